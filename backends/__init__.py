@@ -1,0 +1,1 @@
+"""Model backends: messages in, a completion out."""

@@ -1,0 +1,1 @@
+"""Ray: hosts, pools and jobs."""

@@ -1,0 +1,117 @@
+"""jaz-actors: recursive code-writing agents, each invocation in a process of its own, on one machine or a Ray cluster.
+
+    from jaz_actors import configure, invoke
+    configure(backend=...)
+    print(invoke(task="Add up the numbers.", numbers=[1, 2, 3]))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaz_actors import errors, hooks
+    from jaz_actors.backends.openai import OpenAI
+    from jaz_actors.backends.scripted import Scripted
+    from jaz_actors.backends.sglang import SGLang
+    from jaz_actors.code_protocol import CodeProtocol
+    from jaz_actors.config import ConfigOverride, configure, get_config
+    from jaz_actors.descriptions import describe
+    from jaz_actors.frames.process import FrameOptions
+    from jaz_actors.frames.repl import REPL
+    from jaz_actors.hooks.base import Hook
+    from jaz_actors.hooks.limits import IterationLimit, RecursionLimit
+    from jaz_actors.hooks.print_logger import PrintLogger
+    from jaz_actors.hooks.returns import ReturnType
+    from jaz_actors.ids import InvokeId
+    from jaz_actors.frontdoor import Invocation, ainvoke, amap, invoke, scope, start, statistics
+    from jaz_actors.refs import by_reference
+    from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
+    from jaz_actors.runtime import shutdown
+
+# Loaded on first use: a frame is forked from a process that imported what it needs and nothing more.
+_HOMES = {
+    "Aborted": "results",
+    "CodeProtocol": "code_protocol",
+    "Completed": "results",
+    "ConfigOverride": "config",
+    "Failed": "results",
+    "FrameOptions": "frames.process",
+    "Hook": "hooks.base",
+    "Invocation": "frontdoor",
+    "InvokeId": "ids",
+    "IterationLimit": "hooks.limits",
+    "OpenAI": "backends.openai",
+    "Outcome": "results",
+    "PrintLogger": "hooks.print_logger",
+    "REPL": "frames.repl",
+    "Raised": "results",
+    "RecursionLimit": "hooks.limits",
+    "ReturnType": "hooks.returns",
+    "SGLang": "backends.sglang",
+    "Scripted": "backends.scripted",
+    "ainvoke": "frontdoor",
+    "amap": "frontdoor",
+    "by_reference": "refs",
+    "configure": "config",
+    "describe": "descriptions",
+    "errors": "",
+    "get_config": "config",
+    "hooks": "",
+    "invoke": "frontdoor",
+    "scope": "frontdoor",
+    "shutdown": "runtime",
+    "start": "frontdoor",
+    "statistics": "frontdoor",
+}
+
+__all__ = [
+    "REPL",
+    "Aborted",
+    "CodeProtocol",
+    "Completed",
+    "ConfigOverride",
+    "Failed",
+    "FrameOptions",
+    "Hook",
+    "Invocation",
+    "InvokeId",
+    "IterationLimit",
+    "OpenAI",
+    "Outcome",
+    "PrintLogger",
+    "Raised",
+    "RecursionLimit",
+    "ReturnType",
+    "SGLang",
+    "Scripted",
+    "ainvoke",
+    "amap",
+    "by_reference",
+    "configure",
+    "describe",
+    "errors",
+    "get_config",
+    "hooks",
+    "invoke",
+    "scope",
+    "shutdown",
+    "start",
+    "statistics",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = import_module(f"{__name__}.{home or name}")
+    if home:
+        value = getattr(value, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,322 @@
+"""Every error that a user can meet.
+
+    JazError
+    ├── InputRefused (TypeError)        an input can cross neither by copy nor by reference; nothing was started
+    ├── KeyRefused (ValueError)         a `key=` that cannot be a path component, or is taken
+    ├── ConfigurationError (ValueError) a component or option that cannot work, found before anything starts
+    ├── DecodeError                     a value arrived that cannot be unpickled here
+    ├── RemoteError                     stands for an exception that could not be pickled
+    ├── ReferenceGone                   an object passed by reference whose home or entry no longer exists
+    ├── HookError
+    │   ├── HookActivationError         a hook used in a way that it does not allow
+    │   ├── HookFailed                  a hook raised; names hook and event
+    │   ├── InvalidEffect               an effect at a stage that does not take it
+    │   ├── EffectConflict              two hooks asked for different things
+    │   └── MessageIndexError (IndexError)
+    ├── LimitExceeded                   what a limit aborts an invocation with
+    │   ├── IterationLimitExceeded
+    │   └── RecursionLimitExceeded
+    ├── ReturnTypeError (TypeError)     a returned value of the wrong type
+    ├── InvocationCancelled             the invocation, or an ancestor, was cancelled
+    ├── BackendError                    the model server's answer
+    │   ├── RateLimited                 429
+    │   ├── ServerUnavailable           connection failures, 5xx, broken streams
+    │   ├── RequestRefused              other 4xx
+    │   │   ├── AuthenticationFailed    401, 403
+    │   │   ├── ModelNotFound           404
+    │   │   └── ContextOverflow         the prompt does not fit the model's window
+    │   ├── ContentFiltered             refused by the provider's policy
+    │   ├── GenerationAborted           the server ended the request before it was complete
+    │   └── MalformedResponse           an answer that breaks the contract
+    └── InfrastructureError             a failure of the runtime, never of the agent
+        ├── HostDied
+        ├── HostStartFailed
+        ├── FrameStartFailed
+        ├── FrameLost
+        ├── ChannelClosed
+        └── RuntimeClosed
+
+Every class passes all its fields positionally to `super().__init__`, so that it survives pickling as itself, and
+renders itself in `__str__`.
+"""
+
+from __future__ import annotations
+
+
+class JazError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class InputRefused(JazError, TypeError):
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"input {self.name!r} was refused: {self.reason}"
+
+
+class KeyRefused(JazError, ValueError):
+    def __init__(self, key: object, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"key {self.key!r} was refused: {self.reason}"
+
+
+class ConfigurationError(JazError, ValueError):
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject = subject
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason}"
+
+
+class DecodeError(JazError):
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be decoded here: {self.reason}"
+
+
+class RemoteError(JazError):
+    """An exception that could not be pickled: its type's qualified name, its message, its traceback text."""
+
+    def __init__(self, type_name: str, message: str, traceback: str = "") -> None:
+        super().__init__(type_name, message, traceback)
+        self.type_name = type_name
+        self.message = message
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.message}"
+
+
+class ReferenceGone(JazError):
+    def __init__(self, description: str, reason: str) -> None:
+        super().__init__(description, reason)
+        self.description = description
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.description}, passed by reference, cannot be reached: {self.reason}"
+
+
+class HookError(JazError):
+    """A hook, or its use, is at fault."""
+
+
+class HookActivationError(HookError):
+    def __init__(self, hook: str, reason: str) -> None:
+        super().__init__(hook, reason)
+        self.hook = hook
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.hook} cannot be activated: {self.reason}"
+
+
+class HookFailed(HookError):
+    def __init__(self, hook: str, event: str, message: str) -> None:
+        super().__init__(hook, event, message)
+        self.hook = hook
+        self.event = event
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"hook {self.hook} raised on {self.event}: {self.message}"
+
+
+class InvalidEffect(HookError):
+    def __init__(self, hook: str, effect: str, event: str) -> None:
+        super().__init__(hook, effect, event)
+        self.hook = hook
+        self.effect = effect
+        self.event = event
+
+    def __str__(self) -> str:
+        return f"hook {self.hook} answered {self.event} with {self.effect}, which that stage does not take"
+
+
+class EffectConflict(HookError):
+    def __init__(self, event: str, reason: str) -> None:
+        super().__init__(event, reason)
+        self.event = event
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"conflicting effects on {self.event}: {self.reason}"
+
+
+class MessageIndexError(HookError, IndexError):
+    def __init__(self, index: int, length: int) -> None:
+        super().__init__(index, length)
+        self.index = index
+        self.length = length
+
+    def __str__(self) -> str:
+        return f"message index {self.index} is out of range for a buffer of {self.length}"
+
+
+class LimitExceeded(JazError):
+    """A limit that the caller set was reached."""
+
+
+class IterationLimitExceeded(LimitExceeded):
+    def __init__(self, max_iterations: int) -> None:
+        super().__init__(max_iterations)
+        self.max_iterations = max_iterations
+
+    def __str__(self) -> str:
+        return f"no result within {self.max_iterations} iterations"
+
+
+class RecursionLimitExceeded(LimitExceeded):
+    def __init__(self, depth: int, max_depth: int) -> None:
+        super().__init__(depth, max_depth)
+        self.depth = depth
+        self.max_depth = max_depth
+
+    def __str__(self) -> str:
+        return f"depth {self.depth} is beyond the recursion limit of {self.max_depth}"
+
+
+class ReturnTypeError(JazError, TypeError):
+    def __init__(self, expected: str, reason: str) -> None:
+        super().__init__(expected, reason)
+        self.expected = expected
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the returned value is not of type {self.expected}: {self.reason}"
+
+
+class InvocationCancelled(JazError):
+    def __init__(self, invoke_id: str, reason: str) -> None:
+        super().__init__(invoke_id, reason)
+        self.invoke_id = invoke_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"invocation {self.invoke_id} was cancelled: {self.reason}"
+
+
+class BackendError(JazError):
+    """A model server's refusal or failure. `status` is the HTTP status, None where there was none."""
+
+    def __init__(self, backend: str, message: str, status: int | None = None) -> None:
+        super().__init__(backend, message, status)
+        self.backend = backend
+        self.message = message
+        self.status = status
+
+    def __str__(self) -> str:
+        status = "" if self.status is None else f" (HTTP {self.status})"
+        return f"{self.backend}{status}: {self.message}"
+
+
+class RateLimited(BackendError):
+    pass
+
+
+class ServerUnavailable(BackendError):
+    pass
+
+
+class RequestRefused(BackendError):
+    pass
+
+
+class AuthenticationFailed(RequestRefused):
+    pass
+
+
+class ModelNotFound(RequestRefused):
+    pass
+
+
+class ContextOverflow(RequestRefused):
+    pass
+
+
+class ContentFiltered(BackendError):
+    pass
+
+
+class GenerationAborted(BackendError):
+    pass
+
+
+class MalformedResponse(BackendError):
+    pass
+
+
+class InfrastructureError(JazError):
+    """The runtime failed. The outcome of what it hit is `Failed`, never a value."""
+
+
+class HostDied(InfrastructureError):
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(host, reason)
+        self.host = host
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"host {self.host} died: {self.reason}"
+
+
+class HostStartFailed(InfrastructureError):
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(host, reason)
+        self.host = host
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"host {self.host} did not start: {self.reason}"
+
+
+class FrameStartFailed(InfrastructureError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"a frame could not be started: {self.reason}"
+
+
+class FrameLost(InfrastructureError):
+    """A frame ended while it was being used; `reason` says how (signal, exit status)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the frame was lost: {self.reason}"
+
+
+class ChannelClosed(InfrastructureError):
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(peer, reason)
+        self.peer = peer
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the channel to {self.peer} is closed: {self.reason}"
+
+
+class RuntimeClosed(InfrastructureError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the runtime is closed: {self.reason}"

@@ -1,0 +1,379 @@
+"""The front door: `invoke`, `ainvoke`, `start`, `amap`, `scope`.
+
+Everything about an invocation is fixed here, at the moment of the call: its path, its inputs, its hooks, its
+configuration. In agent code the same functions start children of the agent's own invocation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from jaz_actors.config import ConfigOverride, get_config
+from jaz_actors.descriptions import description_of
+from jaz_actors.errors import ConfigurationError, InputRefused, InvocationCancelled
+from jaz_actors.events import Event, InvokeExit
+from jaz_actors.frames.entry import frame_calls
+from jaz_actors.hooks.base import Hook, active_hooks, check_activation
+from jaz_actors.ids import InvokeId
+from jaz_actors.inputs import check_name
+from jaz_actors.outcomes import AbortedRecord, OutcomeRecord
+from jaz_actors.payload import PackedInput
+from jaz_actors.results import Outcome, outcome_of
+from jaz_actors.runtime import Run, current_run, open_run
+from jaz_actors.spec import HookEntry, InvocationSpec, InvocationStatus
+from jaz_actors.transfer import error_record
+
+_scope: ContextVar[Mapping[str, object]] = ContextVar("jaz_scope", default={})
+
+
+@contextmanager
+def scope(**values: object) -> Iterator[None]:
+    """Inputs for every invocation started inside the block, and for all their children.
+
+    An inner block shadows an outer one. Raises InputRefused for a name that cannot be an input.
+    """
+    for name in values:
+        check_name(name)
+    token = _scope.set({**_scope.get(), **values})
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def invoke(*local: Hook | ConfigOverride, key: str | None = None, **inputs: object) -> Any:
+    """Run an agent on a task until it returns a value; blocks.
+
+    local:   hooks for this invocation, and at most one ConfigOverride.
+    key:     the invocation's name in its path instead of an ordinal; must be new.
+    inputs:  what the agent gets, as variables; `task` says what to do by convention.
+
+    Returns what the agent returned. Raises what it raised; the error of the limit that ended it; InputRefused,
+    KeyRefused, ConfigurationError or HookActivationError before anything starts; BackendError and InfrastructureError
+    when model server or runtime failed.
+    """
+    calls = frame_calls()
+    if calls is not None:
+        return calls.invoke(*local, key=key, **inputs)
+    call = _prepare(local, key, inputs)
+    if call.run.thread.owns_current_thread():
+        raise ConfigurationError("invoke", "called on the runtime's own thread; use ainvoke there")
+    return call.wait().result()
+
+
+def ainvoke(*local: Hook | ConfigOverride, key: str | None = None, **inputs: object) -> Coroutine[Any, Any, Any]:
+    """`invoke` for `await`. The path is taken, and the inputs are copied, when it is called, not when it is awaited.
+
+    Cancelling it cancels the whole subtree, requests to the model included.
+    """
+    calls = frame_calls()
+    if calls is not None:
+        return calls.ainvoke(*local, key=key, **inputs)
+    return _result(_prepare(local, key, inputs))
+
+
+async def _result(call: _Call) -> Any:
+    return (await call.outcome()).result()
+
+
+class Invocation:
+    """A started invocation: `await` its result, ask what it does, cancel it, or iterate over its events."""
+
+    def __init__(self, call: _Call, events: _EventQueue) -> None:
+        self._call = call
+        self._events = events
+        self._future = call.submit()
+
+    @property
+    def id(self) -> InvokeId:
+        return self._call.spec.invoke_id
+
+    async def outcome(self) -> Outcome:
+        """How it ended, as a value; never raises for how it ended. Waiting for it may be cancelled freely."""
+        return self._call.outcome_of(await asyncio.shield(asyncio.wrap_future(self._future)))
+
+    async def result(self) -> Any:
+        """What it returned, or what it raised."""
+        return (await self.outcome()).result()
+
+    def __await__(self) -> Any:
+        return self.result().__await__()
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def cancel(self) -> None:
+        """End it and everything below it; its outcome is Aborted."""
+        self._call.cancel(self._future)
+
+    async def status(self) -> InvocationStatus | None:
+        """What it is doing right now; None before it has a host and after its end."""
+        run = self._call.run
+        return await asyncio.wrap_future(run.thread.submit(run.status(self.id.path)))
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """The events of the invocation and of everything below it, from the start until its own InvokeExit."""
+        while True:
+            event = await self._events.next()
+            if event is None:
+                return
+            yield event
+            if isinstance(event, InvokeExit) and event.invoke_id == str(self.id):
+                return
+
+
+class _EventQueue(Hook):
+    """Collects an invocation's events for whoever iterates over it."""
+
+    placement = "observer"
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    def on_any(self, event: Event) -> None:
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+
+    async def next(self) -> Event | None:
+        return await self._queue.get()
+
+    def end(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, None)
+
+
+async def start(*local: Hook | ConfigOverride, key: str | None = None, **inputs: object) -> Invocation:
+    """Start an invocation and return at once; it runs whether or not anyone awaits it. Arguments as for `invoke`."""
+    if frame_calls() is not None:
+        raise ConfigurationError("start", "agents call invoke and ainvoke")
+    queue = _EventQueue()
+    return Invocation(_prepare(local, key, inputs, watcher=queue), queue)
+
+
+async def amap(
+    items: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+    *local: Hook | ConfigOverride,
+    limit: int = 256,
+    keys: Callable[[int], str] | None = None,
+    progress: bool | None = None,
+    **common: object,
+) -> AsyncIterator[Outcome]:
+    """One invocation for each item's inputs, at most `limit` at a time; yields outcomes as they finish.
+
+    No outcome touches another invocation: one that raises or fails is yielded like any other. `index` of an outcome
+    is its item's place. `common` are inputs of all; they are copied once. An item that is refused gives a Failed
+    outcome. `progress` shows a live bar on a terminal; None shows it when stderr is one. Closing the iterator cancels
+    what is still running.
+    """
+    from jaz_actors.progress import progress_bar
+
+    if limit < 1:
+        raise ConfigurationError("limit", "must be at least 1")
+    if frame_calls() is not None:
+        raise ConfigurationError("amap", "agents use asyncio.gather over ainvoke")
+    run = current_run()
+    shared = _Shared(run, common)
+    running: set[asyncio.Task[Outcome]] = set()
+    total = len(items) if hasattr(items, "__len__") else None
+    source = _numbered(items)
+    exhausted = False
+    try:
+        with progress_bar(run, total, show=progress) as bar:
+            while True:
+                while not exhausted and len(running) < limit:
+                    try:
+                        index, item = await anext(source)
+                    except StopAsyncIteration:
+                        exhausted = True
+                        break
+                    key = None if keys is None else keys(index)
+                    running.add(asyncio.ensure_future(_mapped(local, key, item, shared, index)))
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    outcome = task.result()
+                    bar.count(outcome)
+                    yield outcome
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        shared.release()
+
+
+async def _mapped(
+    local: tuple[Hook | ConfigOverride, ...], key: str | None, item: Mapping[str, object], shared: _Shared, index: int
+) -> Outcome:
+    try:
+        call = _prepare(local, key, dict(item), shared=shared)
+    except InputRefused as error:
+        path = InvokeId(shared.run.id, shared.run.next_path(None))
+        from jaz_actors.outcomes import FailedRecord
+
+        return outcome_of(FailedRecord(error_record(error, traceback_text="")), path, index)
+    return await call.outcome(index)
+
+
+async def _numbered(
+    items: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+) -> AsyncIterator[tuple[int, Mapping[str, object]]]:
+    index = 0
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield index, item
+            index += 1
+    else:
+        for item in items:
+            yield index, item
+            index += 1
+
+
+class _Shared:
+    """Inputs packed once for many invocations."""
+
+    def __init__(self, run: Run, inputs: Mapping[str, object]) -> None:
+        self.run = run
+        self._owner = f"shared-{id(self)}"
+        self.packed: tuple[PackedInput, ...] = ()
+        if inputs:
+            self.packed = run.home.packer.pack_all(inputs, self._owner, description_of)
+
+    def release(self) -> None:
+        self.run.home.release(self._owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A prepared invocation: everything about it is decided, nothing has started."""
+
+    run: Run
+    spec: InvocationSpec
+    dedicated: bool
+    release: Callable[[], None]
+
+    def submit(self) -> Future[OutcomeRecord]:
+        return self.run.thread.submit(self.run.execute(self.spec, dedicated=self.dedicated, ended=self.release))
+
+    def wait(self) -> Outcome:
+        """Block until it is over; an interrupt of the waiting thread cancels it."""
+        future = self.submit()
+        try:
+            return self.outcome_of(future.result())
+        except FutureCancelled:
+            return self.outcome_of(_cancelled(self.spec))
+        except BaseException:
+            self.cancel(future)
+            raise
+
+    async def outcome(self, index: int | None = None) -> Outcome:
+        future = self.submit()
+        try:
+            record = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self.cancel(future)
+                raise
+            record = _cancelled(self.spec)
+        return self.outcome_of(record, index)
+
+    def outcome_of(self, record: OutcomeRecord, index: int | None = None) -> Outcome:
+        return outcome_of(record, self.spec.invoke_id, index)
+
+    def cancel(self, future: Future[OutcomeRecord]) -> None:
+        future.cancel()
+
+
+def _cancelled(spec: InvocationSpec) -> OutcomeRecord:
+    error = InvocationCancelled(str(spec.invoke_id), "it was cancelled")
+    return AbortedRecord(error_record(error, traceback_text=""))
+
+
+def _prepare(
+    local: tuple[Hook | ConfigOverride, ...],
+    key: str | None,
+    inputs: dict[str, object],
+    *,
+    watcher: _EventQueue | None = None,
+    shared: _Shared | None = None,
+) -> _Call:
+    hooks, override = _sorted_local(local)
+    ambient = active_hooks()
+    check_activation(hooks, ambient)
+    scoped = {name: value for name, value in _scope.get().items() if name not in inputs}
+    clash = _scope.get().keys() & inputs.keys()
+    if clash:
+        raise InputRefused(min(clash), "the scope around the call has an input of that name")
+    config = get_config()
+    if override is not None:
+        config = override.apply_to(config)
+    if config.backend is None:
+        raise ConfigurationError("backend", "none is configured; call configure(backend=...) first")
+    run = current_run() if shared is None else shared.run
+    config_key = run.config_key(config)
+    path = run.next_path(key)
+    home = run.home
+    entries: list[HookEntry] = []
+    try:
+        packed = home.packer.pack_all(inputs, path, description_of)
+        packed_scope = home.packer.pack_all(scoped, path, description_of)
+        entries += [home.enter(hook, propagates=True) for hook in ambient]
+        entries += [home.enter(hook, propagates=False) for hook in hooks]
+        if watcher is not None:
+            entries.append(home.enter(watcher, propagates=True))
+        home.remember_loop(path, _running_loop())
+    except BaseException:
+        home.leave(entries)
+        home.release(path)
+        raise
+    for hook in hooks:
+        hook.setup()
+
+    def release() -> None:
+        home.leave(entries)
+        home.release(path)
+        for hook in reversed(hooks):
+            hook.teardown(None)
+        if watcher is not None:
+            watcher.end()
+
+    common = () if shared is None else shared.packed
+    spec = InvocationSpec(
+        run.id, path, run.ports.name, None, (*packed, *common), packed_scope, config_key, tuple(entries)
+    )
+    return _Call(run, spec, config.dedicated, release)
+
+
+def _sorted_local(local: tuple[object, ...]) -> tuple[list[Hook], ConfigOverride | None]:
+    hooks = [item for item in local if isinstance(item, Hook)]
+    overrides = [item for item in local if isinstance(item, ConfigOverride)]
+    for item in local:
+        if not isinstance(item, (Hook, ConfigOverride)):
+            raise ConfigurationError("invoke", f"positional arguments are hooks and a ConfigOverride, got {item!r}")
+    if len(overrides) > 1:
+        raise ConfigurationError("ConfigOverride", "an invocation takes at most one")
+    return hooks, overrides[0] if overrides else None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def statistics() -> list[Any]:
+    """A heartbeat of every host: live invocations by state, outcomes, turns, tokens. Empty when nothing runs."""
+    run = open_run()
+    if run is None:
+        return []
+    return await asyncio.wrap_future(run.thread.submit(run.statistics()))

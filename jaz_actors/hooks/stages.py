@@ -1,0 +1,35 @@
+"""Which effects each event takes. One table, and the check against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaz_actors import effects as e
+from jaz_actors import events
+from jaz_actors.effects import Effect
+from jaz_actors.errors import InvalidEffect
+from jaz_actors.events import Event
+
+STAGES: dict[type[Event], tuple[type[Effect], ...]] = {
+    events.InvokeEnter: (e.DisableRecursion, e.Abort),
+    events.InvokeSend: (e.SupplyInvokeResult, e.Abort),
+    events.InvokeComplete: (e.ModifyInvokeResult, e.Abort),
+    events.InvokeExit: (),
+    events.LLMQueryEnter: (e.AddMessages, e.DropMessages, e.Abort),
+    events.LLMQuerySend: (e.SupplyLLMResponse, e.Abort),
+    events.LLMQueryRetry: (),
+    events.LLMQueryComplete: (e.ModifyLLMResponse, e.Abort),
+    events.LLMQueryExit: (e.Abort,),
+    events.REPLExecEnter: (e.Abort,),
+    events.REPLExecSend: (e.SupplyExecResult, e.Abort),
+    events.REPLExecComplete: (e.ModifyExecResult, e.Abort),
+    events.REPLExecExit: (e.Abort,),
+}
+
+
+def check_effects(hook: str, event: Event, effects: Sequence[Effect]) -> None:
+    """Raises InvalidEffect for the first effect that the event's stage does not take."""
+    allowed = STAGES[type(event)]
+    for effect in effects:
+        if not isinstance(effect, allowed):
+            raise InvalidEffect(hook, type(effect).__name__, type(event).__name__)

@@ -1,0 +1,443 @@
+"""A host: runs the agent loops of many invocations and owns their frames. The same class serves inline and on Ray.
+
+Model code never runs here and no value made by it is opened here, so a host is as clean after an invocation as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from jaz_actors.admission import Admission
+from jaz_actors.code_protocol import Rules
+from jaz_actors.config import Config
+from jaz_actors.effects import AnyEffect, Effect
+from jaz_actors.errors import ChannelClosed, ConfigurationError, HostDied, ReferenceGone
+from jaz_actors.events import Event
+from jaz_actors.frames.process import FrameOptions, Zygote
+from jaz_actors.frames.repl import ReplSession
+from jaz_actors.frames.wire import ChildCall, Limits, Ready, ReferenceCall
+from jaz_actors.hooks.base import Hook
+from jaz_actors.hooks.dispatch import Dispatcher, RemoteHook
+from jaz_actors.hooks.specs import hook_from_spec
+from jaz_actors.loop import AgentLoop, Lineage, Repl
+from jaz_actors.outcomes import AbortedRecord, CompletedRecord, FailedRecord, OutcomeRecord, RaisedRecord
+from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
+from jaz_actors.ports import Ports
+from jaz_actors.shared import SharedBuffers
+from jaz_actors.spec import (
+    BuiltinHook,
+    HomeHook,
+    HookEntry,
+    HostStatistics,
+    InvocationSpec,
+    InvocationStatus,
+    LocalHook,
+)
+from jaz_actors.transfer import error_record
+
+logger = logging.getLogger(__name__)
+
+# A host keeps children to itself up to here; beyond it one event loop would be the bottleneck of the whole tree.
+CHILDREN_AT_HOME = 64
+
+_encode = msgspec.msgpack.Encoder().encode
+spec_decoder = msgspec.msgpack.Decoder(InvocationSpec)
+outcome_decoder: msgspec.msgpack.Decoder[OutcomeRecord] = msgspec.msgpack.Decoder(OutcomeRecord)
+reference_decoder = msgspec.msgpack.Decoder(ReferenceCall)
+buffer_decoder = msgspec.msgpack.Decoder(SharedBuffer)
+effects_decoder: msgspec.msgpack.Decoder[list[AnyEffect]] = msgspec.msgpack.Decoder(list[AnyEffect])
+_answer_decoder: msgspec.msgpack.Decoder[tuple[Payload | None, ErrorRecord | None]] = msgspec.msgpack.Decoder(
+    tuple[Payload | None, ErrorRecord | None]
+)
+
+
+def encode_answer(answer: Payload | ErrorRecord) -> bytes:
+    return _encode((None, answer) if isinstance(answer, ErrorRecord) else (answer, None))
+
+
+def decode_answer(data: bytes) -> Payload | ErrorRecord:
+    value, error = _answer_decoder.decode(data)
+    answer = value if value is not None else error
+    assert answer is not None
+    return answer
+
+
+class Invocation:
+    """One live invocation of this host."""
+
+    def __init__(self, spec: InvocationSpec) -> None:
+        self.spec = spec
+        self.loop: AgentLoop | None = None
+        self.repl: ReplSession | None = None
+        self.queued_since = time.monotonic()
+
+    def status(self, host: str) -> InvocationStatus:
+        if self.loop is None:
+            waited = time.monotonic() - self.queued_since
+            return InvocationStatus(str(self.spec.invoke_id), host, "waiting for a place", waited, 0)
+        progress = self.loop.progress
+        state = progress.state
+        if state == "executing" and self.repl is not None and self.repl.waiting:
+            state = "waiting for a child"
+        return InvocationStatus(
+            str(self.spec.invoke_id),
+            host,
+            state,
+            time.monotonic() - progress.since,
+            progress.iteration,
+            progress.usage.prompt_tokens or 0,
+            progress.usage.completion_tokens or 0,
+        )
+
+
+class Host:
+    """Runs invocations for whoever asks through its ports. Belongs to one event loop; `aclose` ends everything.
+
+    max_running:  invocations that may run at once; those that wait for a child or an object at home do not count.
+    """
+
+    def __init__(self, ports: Ports, *, max_running: int) -> None:
+        self._ports = ports
+        self.name = ports.name
+        self.admission = Admission(max_running)
+        self._zygotes: dict[bytes, Zygote] = {}
+        self._configs: dict[bytes, Config] = {}
+        self._buffers = SharedBuffers()
+        self._live: dict[str, Invocation] = {}
+        self._by_frame: dict[int, Invocation] = {}
+        self._tasks: dict[str, set[asyncio.Task[object]]] = {}
+        self._members: list[str] = [self.name]
+        self._placed: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
+        self._turns = self._prompt_tokens = self._completion_tokens = 0
+        self._closing = False
+        ports.handle("invoke", self._on_invoke)
+        ports.handle("reference", self._on_reference)
+        ports.handle("buffer", self._on_buffer)
+        ports.handle("status", self._on_status)
+        ports.handle("statistics", self._on_statistics)
+
+    # -- set-up
+
+    def add_config(self, key: bytes, config: Config) -> None:
+        """Make a configuration known without pickling; for a host in the process that made it."""
+        self._configs[key] = config
+
+    def set_members(self, names: Sequence[str]) -> None:
+        """The hosts of the run, this one included, that children may be placed on."""
+        self._members = list(names)
+
+    async def prepare(self, config: bytes) -> None:
+        """Start what the configuration needs ahead of its first invocation."""
+        await self._zygote(self._config(config).repl.frames).start()
+
+    def _config(self, data: bytes) -> Config:
+        config = self._configs.get(data)
+        if config is None:
+            config = pickle.loads(data)
+            if not isinstance(config, Config):
+                raise ConfigurationError("config", f"expected a Config, got a {type(config).__name__}")
+            self._configs[data] = config
+        return config
+
+    def _zygote(self, options: FrameOptions) -> Zygote:
+        key = pickle.dumps(options)
+        zygote = self._zygotes.get(key)
+        if zygote is None:
+            zygote = self._zygotes[key] = Zygote(options, name=self.name)
+        return zygote
+
+    # -- invocations
+
+    async def _on_invoke(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        return [_encode(await self.run(spec_decoder.decode(parts[0])))]
+
+    async def run(self, spec: InvocationSpec) -> OutcomeRecord:
+        """One invocation, from admission to outcome. Cancel it to end it and everything below it."""
+        path = spec.path
+        invocation = self._live[path] = Invocation(spec)
+        task = asyncio.current_task()
+        assert task is not None
+        tasks = self._tasks.setdefault(spec.caller, set())
+        tasks.add(task)
+        try:
+            outcome = await self._admitted(invocation)
+        except asyncio.CancelledError:
+            self._outcomes["aborted"] += 1
+            raise
+        finally:
+            tasks.discard(task)
+            self._live.pop(path, None)
+            self._buffers.release(path)
+            self._count(invocation)
+        self._outcomes[_status(outcome)] += 1
+        return outcome
+
+    async def _admitted(self, invocation: Invocation) -> OutcomeRecord:
+        async with self.admission.place() as place:
+            try:
+                loop = await self._assemble(invocation, place.set_waiting)
+            except Exception as error:
+                return FailedRecord(error_record(error))
+            invocation.loop = loop
+            return await loop.run()
+
+    def _count(self, invocation: Invocation) -> None:
+        if invocation.loop is not None:
+            progress = invocation.loop.progress
+            self._turns += progress.iteration + 1
+            self._prompt_tokens += progress.usage.prompt_tokens or 0
+            self._completion_tokens += progress.usage.completion_tokens or 0
+
+    async def _assemble(self, invocation: Invocation, set_waiting: Callable[[bool], None]) -> AgentLoop:
+        spec = invocation.spec
+        config = self._config(spec.config)
+        if config.backend is None:
+            raise ConfigurationError("backend", "none is configured; call configure(backend=...) first")
+        hooks = [self._hook(entry) for entry in spec.hooks]
+        local = [hook for hook in hooks if isinstance(hook, Hook)]
+        dispatcher = Dispatcher(hooks, call=self._call_home_hook, observe=self._observe)
+        hint = next((hint for hook in local if (hint := hook.return_hint()) is not None), None)
+        shared = {b: await self._bring(b, spec) for b in shared_buffers((*spec.inputs, *spec.scope))}
+
+        async def open_repl(*, recursion: bool) -> tuple[Repl, Ready]:
+            session = invocation.repl = ReplSession(
+                self._zygote(config.repl.frames),
+                config.repl,
+                home=lambda number: self._frame_home(invocation, number),
+                on_call=lambda body: self._answer(invocation, body),
+                on_waiting=set_waiting,
+            )
+            protocol = config.protocol
+            limits = Limits(protocol.max_input_characters, protocol.head_ratio)
+            try:
+                ready = await session.open(
+                    spec.inputs, spec.scope, limits, recursion=recursion, return_hint=hint, shared=shared
+                )
+            except BaseException:
+                await session.aclose()
+                raise
+            return session, ready
+
+        return AgentLoop(
+            Lineage(
+                spec.invoke_id,
+                spec.parent_iteration,
+                tuple(item.name for item in spec.inputs),
+                tuple(item.name for item in spec.scope),
+                tuple(_hook_name(hook) for hook in hooks),
+            ),
+            backend=config.backend,
+            protocol=config.protocol,
+            rules=lambda recursion: Rules(
+                config.repl.timeout, config.repl.allow_raise, config.repl.reject_finish_on_output, recursion
+            ),
+            open_repl=open_repl,
+            dispatcher=dispatcher,
+        )
+
+    def _frame_home(self, invocation: Invocation, number: int) -> str:
+        self._by_frame[number] = invocation
+        return f"{self.name}/{number}"
+
+    # -- what frames ask for
+
+    async def _answer(self, parent: Invocation, body: ChildCall | ReferenceCall) -> Payload | ErrorRecord:
+        if isinstance(body, ReferenceCall):
+            return await self._reference(body)
+        return await self._child(parent, body)
+
+    async def _child(self, parent: Invocation, call: ChildCall) -> Payload | ErrorRecord:
+        spec = parent.spec
+        assert parent.loop is not None
+        path = f"{spec.path}.{call.component}"
+        entries: list[HookEntry] = [entry for entry in spec.hooks if entry.propagates]
+        entries += [BuiltinHook(hook, propagates=False) for hook in call.hooks]
+        child = InvocationSpec(
+            spec.run,
+            path,
+            self.name,
+            parent.loop.progress.iteration,
+            self._adopted(call.inputs, path),
+            spec.scope,
+            spec.config,
+            tuple(entries),
+        )
+        try:
+            outcome = await self._place(child)
+        finally:
+            self._buffers.release(path)
+        return outcome.value if isinstance(outcome, CompletedRecord) else outcome.error
+
+    async def _place(self, child: InvocationSpec) -> OutcomeRecord:
+        """Run a child here while there is room, else on the less loaded of two other hosts."""
+        host = self.name
+        if len(self._live) >= CHILDREN_AT_HOME and len(self._members) > 1:
+            candidates = random.sample(self._members, 2)
+            host = min(candidates, key=lambda name: len(self._live) if name == self.name else self._placed[name])
+        if host == self.name:
+            task = asyncio.ensure_future(self.run(child))
+            try:
+                return await task
+            except asyncio.CancelledError:
+                task.cancel()
+                raise
+        self._placed[host] += 1
+        try:
+            return outcome_decoder.decode((await self._ports.request(host, "invoke", _encode(child)))[0])
+        except ChannelClosed as error:
+            return FailedRecord(error_record(HostDied(host, error.reason), traceback_text=""))
+        finally:
+            self._placed[host] -= 1
+
+    def _adopted(self, inputs: tuple[PackedInput, ...], owner: str) -> tuple[PackedInput, ...]:
+        """The frame's big buffers held by this host, so that they outlive the frame."""
+        if not any(shared_buffers(inputs)):
+            return inputs
+        return tuple(
+            msgspec.structs.replace(
+                item,
+                payload=msgspec.structs.replace(
+                    item.payload,
+                    buffers=tuple(
+                        self._buffers.adopt(b, owner) if isinstance(b, SharedBuffer) else b for b in item.payload.buffers
+                    ),
+                ),
+            )
+            for item in inputs
+        )
+
+    async def _bring(self, buffer: SharedBuffer, spec: InvocationSpec) -> int:
+        """A descriptor of the buffer's memory on this machine, held until the invocation is over."""
+        held = self._buffers.held(buffer, spec.path)
+        if held is None:
+            (content,) = await self._ports.request(spec.caller, "buffer", _encode(buffer))
+            held = self._buffers.place(buffer, content, spec.path)
+        return held.fd
+
+    async def _on_buffer(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        return [self._buffers.content(buffer_decoder.decode(parts[0]))]
+
+    # -- objects by reference
+
+    async def _reference(self, call: ReferenceCall) -> Payload | ErrorRecord:
+        home, _, frame = call.record.home.partition("/")
+        if home != self.name:
+            try:
+                return decode_answer((await self._ports.request(home, "reference", _encode(call)))[0])
+            except ChannelClosed as error:
+                raise ReferenceGone(call.record.type_name, f"its home {home} is gone: {error.reason}") from error
+        invocation = self._by_frame.get(int(frame)) if frame else None
+        if invocation is None or invocation.repl is None:
+            raise ReferenceGone(call.record.type_name, "the agent that lent it is over")
+        return await invocation.repl.operate(call.operation, call.args)
+
+    async def _on_reference(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        try:
+            answer = await self._reference(reference_decoder.decode(parts[0]))
+        except Exception as error:
+            answer = error_record(error, traceback_text="")
+        return [encode_answer(answer)]
+
+    # -- hooks
+
+    def _hook(self, entry: HookEntry) -> Hook | RemoteHook:
+        match entry:
+            case BuiltinHook():
+                return hook_from_spec(entry.spec)
+            case LocalHook():
+                hook = pickle.loads(entry.pickled)
+                assert isinstance(hook, Hook)
+                return hook
+            case HomeHook():
+                return RemoteHook(
+                    entry.name, entry.home, entry.number, entry.handles, entry.ignores_errors, entry.observer
+                )
+
+    async def _call_home_hook(self, hook: RemoteHook, event: Event) -> list[Effect]:
+        reply = await self._ports.request(hook.home, "hook", str(hook.number).encode(), _encode(event))
+        return list(effects_decoder.decode(reply[0]))
+
+    def _observe(self, hooks: Sequence[RemoteHook], event: Event) -> None:
+        data = _encode(event)
+        for hook in hooks:
+            self._ports.notify(hook.home, "event", str(hook.number).encode(), data)
+
+    # -- asked from outside
+
+    async def _on_status(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        invocation = self._live.get(parts[0].decode())
+        return [] if invocation is None else [_encode(invocation.status(self.name))]
+
+    async def _on_statistics(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        return [_encode(self.statistics())]
+
+    def statistics(self) -> HostStatistics:
+        live = [invocation.status(self.name) for invocation in self._live.values()]
+        return HostStatistics(
+            self.name,
+            os.getpid(),
+            len(live),
+            self.admission.running,
+            self.admission.queued,
+            sum(zygote.frames for zygote in self._zygotes.values()),
+            dict(Counter(status.state for status in live)),
+            {status: self._outcomes[status] for status in ("completed", "raised", "aborted", "failed")},
+            self._turns + sum(status.iteration for status in live),
+            self._prompt_tokens + sum(status.prompt_tokens for status in live),
+            self._completion_tokens + sum(status.completion_tokens for status in live),
+        )
+
+    def peer_gone(self, name: str) -> None:
+        """A process of the run has died: what it had asked for is cancelled, and it gets no more children."""
+        with contextlib.suppress(ValueError):
+            self._members.remove(name)
+        for task in self._tasks.pop(name, ()):
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """Cancel every invocation, end every frame, close every backend. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        tasks = {task for tasks in self._tasks.values() for task in tasks if not task.done()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for zygote in self._zygotes.values():
+            await zygote.aclose()
+        for config in self._configs.values():
+            if config.backend is not None:
+                await config.backend.aclose()
+
+
+def shared_buffers(inputs: Sequence[PackedInput]) -> list[SharedBuffer]:
+    found = (b for item in inputs for b in item.payload.buffers if isinstance(b, SharedBuffer))
+    return list(dict.fromkeys(found))
+
+
+def _status(outcome: OutcomeRecord) -> str:
+    match outcome:
+        case CompletedRecord():
+            return "completed"
+        case RaisedRecord():
+            return "raised"
+        case AbortedRecord():
+            return "aborted"
+        case _:
+            return "failed"
+
+
+def _hook_name(hook: Hook | RemoteHook) -> str:
+    return hook.name if isinstance(hook, RemoteHook) else type(hook).__name__

@@ -1,0 +1,313 @@
+"""THE MAIN FLOW: one invocation, turn by turn. Query the model, run its code, show it what happened.
+
+Given everything it uses: a backend, a REPL, a protocol and a dispatcher. Knows neither Ray nor ZMQ, no process and no
+"current" invocation, and never opens a value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeVar
+
+from jaz_actors import events
+from jaz_actors.code_protocol import CodeProtocol, ParsedCode, Rules
+from jaz_actors.effects import DisableRecursion, Effect
+from jaz_actors.errors import InvocationCancelled
+from jaz_actors.events import Event
+from jaz_actors.frames.wire import HistoryItem, Ready
+from jaz_actors.hooks.dispatch import Dispatcher
+from jaz_actors.hooks.folds import (
+    fold_abort,
+    fold_completion,
+    fold_exec_result,
+    fold_invoke_result,
+    resolve_message_edits,
+)
+from jaz_actors.ids import InvokeId
+from jaz_actors.messages import Completion, Message, Usage
+from jaz_actors.outcomes import (
+    AbortedRecord,
+    CompletedRecord,
+    Continue,
+    ExecResult,
+    FailedRecord,
+    OutcomeRecord,
+    Raise,
+    RaisedRecord,
+    Return,
+)
+from jaz_actors.payload import ErrorRecord
+from jaz_actors.protocols import Backend, CompletionRequest, RetryNotice
+from jaz_actors.transfer import error_record
+
+E = TypeVar("E", bound=Event)
+State = Literal["waiting for a place", "starting", "waiting for the model", "executing", "waiting for a child", "over"]
+
+
+class Repl(Protocol):
+    """What the loop needs of a REPL; `frames.repl.ReplSession` is one."""
+
+    async def execute(
+        self, code: str, filename: str, number: int, *, timeout: float | None = None
+    ) -> ExecResult: ...
+
+    def remember(self, item: HistoryItem) -> None: ...
+
+    @property
+    def waiting(self) -> bool: ...
+
+    async def aclose(self) -> None: ...
+
+
+class OpenRepl(Protocol):
+    """Starts the invocation's REPL once the hooks have had their say. Raises InputRefused, FrameStartFailed."""
+
+    def __call__(self, *, recursion: bool) -> Awaitable[tuple[Repl, Ready]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where an invocation stands in its tree. Fixed at the moment of the call."""
+
+    invoke_id: InvokeId
+    parent_iteration: int | None
+    inputs: tuple[str, ...]
+    scope: tuple[str, ...]
+    hooks: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the invocation does right now. Written by its loop, read by anyone on the same event loop."""
+
+    state: State = "starting"
+    since: float = field(default_factory=time.monotonic)
+    iteration: int = 0
+    usage: Usage = field(default_factory=lambda: Usage(0, 0, 0, None))
+
+    def enter(self, state: State) -> None:
+        self.state = state
+        self.since = time.monotonic()
+
+    def count(self, usage: Usage) -> None:
+        self.usage = Usage(
+            (self.usage.prompt_tokens or 0) + (usage.prompt_tokens or 0),
+            (self.usage.completion_tokens or 0) + (usage.completion_tokens or 0),
+            (self.usage.cached_tokens or 0) + (usage.cached_tokens or 0),
+            None if usage.cost_usd is None else (self.usage.cost_usd or 0.0) + usage.cost_usd,
+        )
+
+
+class Aborting(Exception):
+    """A hook or limit ends the invocation; carries the record of why."""
+
+    def __init__(self, error: ErrorRecord) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class AgentLoop:
+    """One invocation. `run()` once; cancel its task to end it early."""
+
+    def __init__(
+        self,
+        lineage: Lineage,
+        *,
+        backend: Backend,
+        protocol: CodeProtocol,
+        rules: Callable[[bool], Rules],
+        open_repl: OpenRepl,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self.lineage = lineage
+        self.progress = Progress()
+        self._backend = backend
+        self._protocol = protocol
+        self._rules = rules
+        self._open_repl = open_repl
+        self._dispatcher = dispatcher
+        self._repl: Repl | None = None
+        self._recursion = True
+        self._sequence = 0
+        self._next_number = 0
+        self._buffer: tuple[Message, ...] = ()
+
+    async def run(self) -> OutcomeRecord:
+        """The outcome; never raises but for cancellation, which every Exit event has seen by then."""
+        try:
+            result = await self._invoke()
+            outcome: OutcomeRecord = (
+                CompletedRecord(result.value) if isinstance(result, Return) else RaisedRecord(result.error)
+            )
+        except Aborting as aborting:
+            outcome = AbortedRecord(aborting.error)
+        except asyncio.CancelledError:
+            cancelled = InvocationCancelled(str(self.lineage.invoke_id), "its caller gave it up")
+            await self._close(AbortedRecord(error_record(cancelled, traceback_text="")))
+            raise
+        except Exception as error:
+            outcome = FailedRecord(error_record(error))
+        return await self._close(outcome)
+
+    async def _close(self, outcome: OutcomeRecord) -> OutcomeRecord:
+        """End the REPL, tell the hooks; a hook that fails even here makes the outcome Failed."""
+        try:
+            if self._repl is not None:
+                await self._repl.aclose()
+            self.progress.enter("over")
+            await self._emit(events.InvokeExit, outcome=outcome)
+        except Exception as error:
+            return FailedRecord(error_record(error))
+        return outcome
+
+    # -- the flow
+
+    async def _invoke(self) -> Return | Raise:
+        lineage = self.lineage
+        parent = lineage.invoke_id.parent
+        effects = await self._emit(
+            events.InvokeEnter,
+            parent_id=None if parent is None else str(parent),
+            parent_iteration=lineage.parent_iteration,
+            inputs=lineage.inputs,
+            scope=lineage.scope,
+            hooks=lineage.hooks,
+        )
+        self._recursion = not any(isinstance(effect, DisableRecursion) for effect in effects)
+        effects = await self._emit(events.InvokeSend, inputs=lineage.inputs)
+        result = fold_invoke_result(None, effects)
+        if result is None:
+            result = await self._converse()
+        effects = await self._emit(events.InvokeComplete, result=result)
+        return fold_invoke_result(result, effects) or result
+
+    async def _converse(self) -> Return | Raise:
+        self._repl, shown = await self._open_repl(recursion=self._recursion)
+        self._buffer = self._protocol.seed(self._rules(self._recursion), shown.inputs, shown.scope)
+        self._next_number = len(self._buffer)
+        iteration = 0
+        while True:
+            self.progress.iteration = iteration
+            completion = await self._query(iteration)
+            result = await self._execute(self._protocol.parse(completion.content), iteration)
+            if not isinstance(result, Continue):
+                return result
+            self._repl.remember(HistoryItem(completion.content, result.text))
+            self._append("user", self._protocol.observation(result, iteration), "observation", iteration)
+            iteration += 1
+
+    async def _query(self, iteration: int) -> Completion:
+        try:
+            completion = await self._query_stages(iteration)
+        except Exception as error:
+            await self._exit_failed(events.LLMQueryExit, iteration, error)
+            raise
+        await self._emit(events.LLMQueryExit, iteration=iteration, status="completed", completion=completion)
+        self.progress.count(completion.usage)
+        self._append("assistant", completion.content, "assistant", iteration)
+        return completion
+
+    async def _query_stages(self, iteration: int) -> Completion:
+        self.progress.enter("waiting for the model")
+        effects = await self._emit(
+            events.LLMQueryEnter,
+            iteration=iteration,
+            messages=self._buffer,
+            model=self._backend.model,
+            can_recurse=self._recursion,
+        )
+        edits = resolve_message_edits(self._buffer, effects, next_number=self._next_number, iteration=iteration)
+        self._next_number = edits.next_number
+        effects = await self._emit(
+            events.LLMQuerySend,
+            iteration=iteration,
+            messages=edits.shown,
+            model=self._backend.model,
+            drops=edits.drops,
+            adds=edits.adds,
+        )
+        completion = fold_completion(effects)
+        if completion is None:
+            completion = await self._complete(edits.shown, iteration)
+        effects = await self._emit(events.LLMQueryComplete, iteration=iteration, completion=completion)
+        # Persistent edits stay only once the query has succeeded.
+        self._buffer = edits.kept
+        return fold_completion(effects) or completion
+
+    async def _complete(self, messages: tuple[Message, ...], iteration: int) -> Completion:
+        async def told(notice: RetryNotice) -> None:
+            await self._emit(
+                events.LLMQueryRetry,
+                iteration=iteration,
+                attempt=notice.attempt,
+                error=error_record(notice.error, traceback_text=""),
+                wait=notice.wait,
+            )
+
+        request = CompletionRequest(self.lineage.invoke_id, iteration, messages, told)
+        return await self._backend.complete(request)
+
+    async def _execute(self, parsed: ParsedCode, iteration: int) -> ExecResult:
+        try:
+            result = await self._execute_stages(parsed, iteration)
+        except Exception as error:
+            await self._exit_failed(events.REPLExecExit, iteration, error)
+            raise
+        await self._emit(events.REPLExecExit, iteration=iteration, status="completed", result=result)
+        return result
+
+    async def _execute_stages(self, parsed: ParsedCode, iteration: int) -> ExecResult:
+        assert self._repl is not None
+        self.progress.enter("executing")
+        await self._emit(events.REPLExecEnter, iteration=iteration, code=parsed.code)
+        effects = await self._emit(events.REPLExecSend, iteration=iteration, code=parsed.code)
+        result = fold_exec_result(None, effects)
+        if result is None and parsed.error:
+            result = Continue("", parsed.error)
+        if result is None:
+            filename = f"<repl_{iteration}>"
+            result = await self._repl.execute(parsed.code, filename, iteration, timeout=parsed.timeout)
+        effects = await self._emit(events.REPLExecComplete, iteration=iteration, result=result)
+        return fold_exec_result(result, effects) or result
+
+    # -- small pieces
+
+    def _append(
+        self,
+        role: Literal["user", "assistant"],
+        content: str,
+        kind: Literal["assistant", "observation"],
+        iteration: int,
+    ) -> None:
+        self._buffer = (*self._buffer, Message(role, content, kind, self._next_number, iteration))
+        self._next_number += 1
+
+    async def _emit(self, kind: type[E], **fields: object) -> list[Effect]:
+        """The effects of one event. Raises Aborting when a hook asked for that."""
+        number = self._sequence
+        self._sequence += 1
+        if not self._dispatcher.wants(kind):
+            return []
+        event = kind(
+            invoke_id=str(self.lineage.invoke_id),
+            depth=self.lineage.invoke_id.depth,
+            sequence=number,
+            timestamp=time.time(),
+            **fields,
+        )
+        effects = await self._dispatcher.emit(event)
+        abort = fold_abort(effects)
+        if abort is not None:
+            raise Aborting(abort.error)
+        return effects
+
+    async def _exit_failed(
+        self, kind: type[events.LLMQueryExit] | type[events.REPLExecExit], iteration: int, error: Exception
+    ) -> None:
+        if isinstance(error, Aborting):
+            await self._emit(kind, iteration=iteration, status="aborted", error=error.error)
+        else:
+            await self._emit(kind, iteration=iteration, status="failed", error=error_record(error))

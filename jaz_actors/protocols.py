@@ -1,0 +1,55 @@
+"""The seams: what the agent loop is given. Implementations live elsewhere and are loaded late."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from jaz_actors.ids import InvokeId
+from jaz_actors.messages import Completion, Message
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNotice:
+    """A failed attempt about to be repeated. `attempt` counts from 1; `wait` is seconds."""
+
+    attempt: int
+    error: Exception
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """One query of one invocation.
+
+    messages:  what the model is shown, in order; never empty.
+    on_retry:  told before each wait of a retrying backend.
+    """
+
+    invoke_id: InvokeId
+    iteration: int
+    messages: tuple[Message, ...]
+    on_retry: Callable[[RetryNotice], Awaitable[None]] | None = None
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Turns messages into a completion.
+
+    Order and concurrency: `complete` is called concurrently for many invocations and, for one invocation, one turn
+    after the other. Life: built by the caller, pickled to each host, opened there by the first call on that host's
+    event loop, closed once by the host with `aclose`; a closed backend is not used again. So an instance holds
+    configuration until its first call, and must be picklable until then. Cancellation: cancelling the call must end
+    the request at the server and is never retried or swallowed. Raises: only `BackendError` and its subclasses for
+    whatever the server or transport does.
+    """
+
+    @property
+    def model(self) -> str:
+        """The label under which completions are recorded."""
+        ...
+
+    async def complete(self, request: CompletionRequest) -> Completion: ...
+
+    async def aclose(self) -> None: ...

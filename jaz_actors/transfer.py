@@ -1,0 +1,113 @@
+"""Objects to payloads and back: pickling, shared buffers, exceptions. Knows nothing of who sends them where.
+
+Inputs, results and exceptions are copied: cloudpickle, protocol 5, buffers out of band. Loading runs the pickle, so
+only the process that is meant to use a value loads it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import reprlib
+import traceback
+from collections.abc import Callable
+
+import cloudpickle
+
+from jaz_actors.errors import DecodeError, RemoteError
+from jaz_actors.payload import ErrorRecord, Payload, SharedBuffer
+
+PREVIEW_CHARACTERS = 200
+
+Share = Callable[[pickle.PickleBuffer], "bytes | SharedBuffer"]
+Mapped = Callable[[SharedBuffer], memoryview]
+
+_preview = reprlib.Repr()
+_preview.maxstring = _preview.maxother = PREVIEW_CHARACTERS
+_preview.maxlist = _preview.maxtuple = _preview.maxdict = _preview.maxset = 8
+
+
+def qualified_name(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def preview(value: object) -> str:
+    """A short repr; a repr that raises gives the type's name and the error's."""
+    try:
+        text = _preview.repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
+    return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
+
+
+def in_place(buffer: pickle.PickleBuffer) -> bytes:
+    return bytes(buffer.raw())
+
+
+def dumps(value: object) -> bytes:
+    """Pickle with buffers in band."""
+    return cloudpickle.dumps(value, protocol=5)
+
+
+def pack(value: object, *, share: Share = in_place, pickler: type[cloudpickle.Pickler] | None = None) -> Payload:
+    """The payload of a value. Raises whatever pickling raises."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    cls = pickler or cloudpickle.Pickler
+    cls(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    return Payload(
+        stream.getvalue(),
+        tuple(share(buffer) for buffer in buffers),
+        qualified_name(type(value)),
+        preview(value),
+    )
+
+
+def _refuse_shared(buffer: SharedBuffer) -> memoryview:
+    raise DecodeError("a shared buffer", f"process {buffer.pid} holds it and this one has no way to map it")
+
+
+def unpack(payload: Payload, *, mapped: Mapped = _refuse_shared) -> object:
+    """The value of a payload. Raises DecodeError naming the type when the pickle cannot be loaded here."""
+    buffers = [mapped(buffer) if isinstance(buffer, SharedBuffer) else buffer for buffer in payload.buffers]
+    try:
+        return pickle.loads(payload.pickled, buffers=buffers)
+    except Exception as error:
+        raise DecodeError(f"a {payload.type_name}", f"{type(error).__name__}: {error}") from error
+
+
+def error_record(error: BaseException, *, traceback_text: str | None = None) -> ErrorRecord:
+    """An exception as a record. Never raises: what cannot be pickled, or loaded again, goes as text."""
+    if traceback_text is None:
+        traceback_text = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"<its str raised {type(broken).__name__}>"
+    try:
+        pickled: bytes | None = dumps(error)
+        # An exception whose constructor does not take its args pickles but fails on arrival, where it is too late.
+        if not isinstance(pickle.loads(pickled or b""), BaseException):
+            pickled = None
+    except Exception:
+        pickled = None
+    return ErrorRecord(qualified_name(type(error)), message, traceback_text, pickled)
+
+
+def load_error(record: ErrorRecord, *, note: str = "") -> BaseException:
+    """The exception itself, with its remote traceback as a note; RemoteError where it could not be pickled."""
+    error: BaseException | None = None
+    if record.pickled is not None:
+        try:
+            loaded = pickle.loads(record.pickled)
+        except Exception:
+            loaded = None
+        if isinstance(loaded, BaseException):
+            error = loaded
+    if error is None:
+        error = RemoteError(record.type_name, record.message, record.traceback)
+    if note:
+        error.add_note(note)
+    if record.traceback:
+        error.add_note(f"Remote traceback:\n{record.traceback.rstrip()}")
+    return error

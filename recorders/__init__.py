@@ -1,0 +1,1 @@
+"""Recording: one journal, many views."""
