@@ -10,6 +10,7 @@ import inspect
 import keyword
 import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -18,10 +19,11 @@ from jaz_actors.errors import InputRefused
 from jaz_actors.payload import PackedInput, Payload, ReferenceRecord
 from jaz_actors.refs import ByReference, ReferenceTable, rebuild
 from jaz_actors.shared import SharedBuffers
-from jaz_actors.transfer import in_place, pack
+from jaz_actors.transfer import in_place, payload_of, pickled
 
 RESERVED = frozenset({"invoke", "ainvoke", "__history__", "__inputs__", "__scope__", "__builtins__", "key"})
 
+_CANNOT_COPY = (TypeError, pickle.PicklingError, AttributeError, RecursionError, ValueError)
 _CONTAINERS = (list, tuple, set, dict)
 
 _BOUND_TO_A_STACK: tuple[tuple[Callable[[object], bool], str], ...] = (
@@ -61,15 +63,13 @@ class InputPacker:
             if is_bound(value):
                 raise InputRefused(name, advice)
         try:
-            return self._copy(value, owner, share=share)
-        except (TypeError, pickle.PicklingError, AttributeError, RecursionError, ValueError) as error:
-            return self._copy(self._lent(name, value, owner, error), owner, share=share)
+            parts = pickled(value, self._pickler(owner))
+        except _CANNOT_COPY as error:
+            value = self._lent(name, value, owner, error)
+            parts = pickled(value, self._pickler(owner))
         except Exception as error:
             raise InputRefused(name, f"pickling it raised {type(error).__name__}: {error}") from error
-
-    def _copy(self, value: object, owner: str, *, share: bool) -> Payload:
-        place = (lambda buffer: self._buffers.share(buffer, owner)) if share else in_place
-        return pack(value, share=place, pickler=self._pickler(owner))
+        return payload_of(value, parts, share=partial(self._buffers.share, owner=owner) if share else in_place)
 
     def _lent(self, name: str, value: object, owner: str, error: Exception) -> object:
         if isinstance(error, RecursionError):
@@ -85,8 +85,8 @@ class InputPacker:
                 if is_bound(value):
                     raise InputRefused(path, advice)
             try:
-                self._copy(value, owner, share=False)
-            except (TypeError, pickle.PicklingError, AttributeError, RecursionError, ValueError) as error:
+                pickled(value, self._pickler(owner))
+            except _CANNOT_COPY as error:
                 return self._lent(path, value, owner, error)
             return value
 

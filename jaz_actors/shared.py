@@ -32,7 +32,7 @@ def boot_id() -> str:
 class _Held:
     """One memory file of this process; closed when the last owner lets go of it."""
 
-    __slots__ = ("buffer", "finalize", "owners")
+    __slots__ = ("__weakref__", "buffer", "finalize", "owners")
 
     def __init__(self, buffer: SharedBuffer) -> None:
         self.buffer = buffer

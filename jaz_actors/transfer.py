@@ -11,6 +11,7 @@ import pickle
 import reprlib
 import traceback
 from collections.abc import Callable
+from typing import NamedTuple
 
 import cloudpickle
 
@@ -25,6 +26,11 @@ Mapped = Callable[[SharedBuffer], memoryview]
 _preview = reprlib.Repr()
 _preview.maxstring = _preview.maxother = PREVIEW_CHARACTERS
 _preview.maxlist = _preview.maxtuple = _preview.maxdict = _preview.maxset = 8
+
+
+class Pickled(NamedTuple):
+    data: bytes
+    buffers: list[pickle.PickleBuffer]
 
 
 def qualified_name(cls: type) -> str:
@@ -49,17 +55,23 @@ def dumps(value: object) -> bytes:
     return cloudpickle.dumps(value, protocol=5)
 
 
-def pack(value: object, *, share: Share = in_place, pickler: type[cloudpickle.Pickler] | None = None) -> Payload:
-    """The payload of a value. Raises whatever pickling raises."""
+def pickled(value: object, pickler: type[cloudpickle.Pickler] = cloudpickle.Pickler) -> Pickled:
+    """The value's pickle and its out-of-band buffers, which still belong to it. Raises whatever pickling raises."""
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    cls = pickler or cloudpickle.Pickler
-    cls(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    return Pickled(stream.getvalue(), buffers)
+
+
+def pack(value: object) -> Payload:
+    """The payload of a value, all of it in place. Raises whatever pickling raises."""
+    return payload_of(value, pickled(value))
+
+
+def payload_of(value: object, parts: Pickled, *, share: Share = in_place) -> Payload:
+    """The payload of a value pickled before; `share` says where each buffer goes."""
     return Payload(
-        stream.getvalue(),
-        tuple(share(buffer) for buffer in buffers),
-        qualified_name(type(value)),
-        preview(value),
+        parts.data, tuple(share(buffer) for buffer in parts.buffers), qualified_name(type(value)), preview(value)
     )
 
 
