@@ -223,11 +223,22 @@ class BackendError(JazError):
         return f"{self.backend}{status}: {self.message}"
 
 
-class RateLimited(BackendError):
+class _Temporary(BackendError):
+    """`retry_after` is the server's own wish in seconds, None where it had none."""
+
+    def __init__(
+        self, backend: str, message: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        BackendError.__init__(self, backend, message, status)
+        self.args = (backend, message, status, retry_after)
+        self.retry_after = retry_after
+
+
+class RateLimited(_Temporary):
     pass
 
 
-class ServerUnavailable(BackendError):
+class ServerUnavailable(_Temporary):
     pass
 
 
