@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -13,19 +12,20 @@ from jaz_actors.cluster.pool import RayPool
 from jaz_actors.runtime import DRIVER, RuntimeOptions
 
 
-async def open_cluster(run: str, options: RuntimeOptions) -> tuple[Peer, RayPool]:
+def join_ray(options: RuntimeOptions) -> bool:
+    """Make sure that Ray is there; whether it was started, or joined, for us. Call it where signals may be set."""
+    if ray.is_initialized():
+        return False
+    settings: dict[str, Any] = {"logging_level": logging.ERROR}
+    if options.ray_address is not None:
+        settings["address"] = options.ray_address
+    ray.init(**settings)
+    return True
+
+
+async def open_cluster(run: str, options: RuntimeOptions, *, owns_ray: bool) -> tuple[Peer, RayPool]:
     """The driver's end of the channel and a pool that has not started yet."""
-    owns_ray = not ray.is_initialized()
-    if owns_ray:
-        await asyncio.to_thread(_init, options)
     keys = ChannelKeys.generate()
     peer = Peer(DRIVER, keys, address=ray.util.get_node_ip_address())
     await peer.start()
     return peer, RayPool(run, peer, keys, options, owns_ray=owns_ray)
-
-
-def _init(options: RuntimeOptions) -> None:
-    settings: dict[str, Any] = {"logging_level": logging.WARNING, "include_dashboard": None}
-    if options.ray_address is not None:
-        settings["address"] = options.ray_address
-    ray.init(**settings)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -142,21 +141,25 @@ class Run:
     def __init__(self, options: RuntimeOptions) -> None:
         self.options = options
         self.id = new_run_id()
-        self.thread = LoopThread("jaz-runtime")
-        self.requested = itertools.count()
         self._paths = PathCounter()
         self._paths_lock = threading.Lock()  # ordinals are taken in program order
         self._keys: dict[int, tuple[Config, bytes]] = {}
         self._where: dict[str, str] = {}
         self._live: set[asyncio.Task[OutcomeRecord]] = set()
         self._closed = False
+        owns_ray = False
+        if options.runtime == "ray":
+            from jaz_actors.cluster.connect import join_ray
+
+            owns_ray = join_ray(options)
+        self.thread = LoopThread("jaz-runtime")
         try:
-            self.ports, self.pool, self.home = self.thread.submit(self._open()).result()
+            self.ports, self.pool, self.home = self.thread.submit(self._open(owns_ray=owns_ray)).result()
         except BaseException:
             self.thread.stop()
             raise
 
-    async def _open(self) -> tuple[Ports, Pool, Home]:
+    async def _open(self, *, owns_ray: bool) -> tuple[Ports, Pool, Home]:
         ports: Ports
         pool: Pool
         if self.options.runtime == "inline":
@@ -165,7 +168,7 @@ class Run:
         else:
             from jaz_actors.cluster.connect import open_cluster
 
-            ports, pool = await open_cluster(self.id, self.options)
+            ports, pool = await open_cluster(self.id, self.options, owns_ray=owns_ray)
         home = Home(ports)
         try:
             await pool.start()
