@@ -6,7 +6,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 # Passed on to pytest and to the benchmarks: make test PYTEST_ARGS="-n 2 -m 'not slow'"
 PYTEST_ARGS ?=
-BENCH ?= $(filter-out benchmarks/train_%,$(sort $(wildcard benchmarks/*.py)))
+BENCH ?= $(filter-out benchmarks/_% benchmarks/train_%,$(sort $(wildcard benchmarks/*.py)))
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -44,12 +44,14 @@ clean: ## Remove caches and build output; .venv stays
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# torch goes first and alone, so that no later requirement can pull in a CUDA build.
+# torch goes first and alone, as a CPU build where one is offered, so that no later requirement chooses another build.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=...")'
 	@echo "Setting up $(VENV); the first time takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(BIN)/python -m pip list --disable-pip-version-check 2>/dev/null | grep -q '^nvidia-' \
+		&& echo "note: this is a CUDA build of torch; for a CPU build remove $(VENV) and set TORCH_INDEX" || true
 	$(PIP_INSTALL) setuptools
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev,embedded]'
 	@touch $@

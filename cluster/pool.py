@@ -72,7 +72,9 @@ class RayPool:
         try:
             return dumps(config)
         except Exception as error:
-            raise ConfigurationError("config", f"its components are pickled for the hosts, and cannot be: {error}") from error
+            raise ConfigurationError(
+                "config", f"its components are pickled for the hosts, and cannot be: {error}"
+            ) from error
 
     async def choose(self, *, dedicated: bool) -> str:
         if dedicated:

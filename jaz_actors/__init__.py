@@ -1,8 +1,8 @@
 """jaz-actors: recursive code-writing agents, each invocation in a process of its own, on one machine or a Ray cluster.
 
-    from jaz_actors import configure, invoke
-    configure(backend=...)
-    print(invoke(task="Add up the numbers.", numbers=[1, 2, 3]))
+from jaz_actors import configure, invoke
+configure(backend=...)
+print(invoke(task="Add up the numbers.", numbers=[1, 2, 3]))
 """
 
 from __future__ import annotations

@@ -147,4 +147,3 @@ def _checked(name: str, source: str) -> None:
         _template(source, name)
     except jinja2.TemplateSyntaxError as error:
         raise ConfigurationError(name, f"is no Jinja2 template: {error}") from error
-

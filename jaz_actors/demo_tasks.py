@@ -55,7 +55,10 @@ _NUMBERS = {
         "return sorted(numbers)",
     ),
     "evens": _Kind(
-        ("Which numbers are even? Look at them, then count them.", "Look at the even numbers and say how many there are."),
+        (
+            "Which numbers are even? Look at them, then count them.",
+            "Look at the even numbers and say how many there are.",
+        ),
         lambda numbers: sum(n % 2 == 0 for n in numbers),
         "return len(even)",
         look="even = [n for n in numbers if n % 2 == 0]\nprint(even)",

@@ -226,9 +226,7 @@ class BackendError(JazError):
 class _Temporary(BackendError):
     """`retry_after` is the server's own wish in seconds, None where it had none."""
 
-    def __init__(
-        self, backend: str, message: str, status: int | None = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, backend: str, message: str, status: int | None = None, retry_after: float | None = None) -> None:
         BackendError.__init__(self, backend, message, status)
         self.args = (backend, message, status, retry_after)
         self.retry_after = retry_after

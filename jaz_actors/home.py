@@ -77,7 +77,9 @@ class Home:
             try:
                 return LocalHook(dumps(hook), propagates)
             except Exception as error:
-                raise ConfigurationError(type(hook).__name__, f"a local hook is pickled, and it cannot be: {error}") from error
+                raise ConfigurationError(
+                    type(hook).__name__, f"a local hook is pickled, and it cannot be: {error}"
+                ) from error
         with self._lock:
             number = next((n for n, entry in self._hooks.items() if entry.hook is hook), None)
             if number is None:

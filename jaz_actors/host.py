@@ -310,7 +310,8 @@ class Host:
                 payload=msgspec.structs.replace(
                     item.payload,
                     buffers=tuple(
-                        self._buffers.adopt(b, owner) if isinstance(b, SharedBuffer) else b for b in item.payload.buffers
+                        self._buffers.adopt(b, owner) if isinstance(b, SharedBuffer) else b
+                        for b in item.payload.buffers
                     ),
                 ),
             )

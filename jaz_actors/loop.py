@@ -50,9 +50,7 @@ State = Literal["waiting for a place", "starting", "waiting for the model", "exe
 class Repl(Protocol):
     """What the loop needs of a REPL; `frames.repl.ReplSession` is one."""
 
-    async def execute(
-        self, code: str, filename: str, number: int, *, timeout: float | None = None
-    ) -> ExecResult: ...
+    async def execute(self, code: str, filename: str, number: int, *, timeout: float | None = None) -> ExecResult: ...
 
     def remember(self, item: HistoryItem) -> None: ...
 

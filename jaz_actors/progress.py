@@ -89,9 +89,7 @@ class _RichBar:
         for host in hosts:
             states.update(host.states)
         live = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
-        rates = (
-            f"{(turns - self._baseline[0]) / seconds:.0f} turns/s  {(tokens - self._baseline[1]) / seconds:.0f} tokens/s"
-        )
+        rates = f"{(turns - self._baseline[0]) / seconds:.0f} turns/s  {(tokens - self._baseline[1]) / seconds:.0f} tokens/s"
         self._progress.update(self._task, rates=f"{rates}  {live}")
 
     def close(self) -> None:

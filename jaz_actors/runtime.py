@@ -188,9 +188,7 @@ class Run:
             known = self._keys[id(config)] = (config, self.pool.config_key(config))
         return known[1]
 
-    async def execute(
-        self, spec: InvocationSpec, *, dedicated: bool, ended: Callable[[], None]
-    ) -> OutcomeRecord:
+    async def execute(self, spec: InvocationSpec, *, dedicated: bool, ended: Callable[[], None]) -> OutcomeRecord:
         """Run a root invocation on some host; `ended` is called on every path, once it is over."""
         task = asyncio.current_task()
         assert task is not None

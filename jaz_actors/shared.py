@@ -100,9 +100,7 @@ class SharedBuffers:
         with self._lock:
             held = self._adopted.get(buffer)
             if held is None or held.buffer.number not in self._held:
-                held = _Held(
-                    SharedBuffer(boot_id(), os.getpid(), _open(buffer), next(self._numbers), buffer.nbytes)
-                )
+                held = _Held(SharedBuffer(boot_id(), os.getpid(), _open(buffer), next(self._numbers), buffer.nbytes))
                 self._adopted[buffer] = held
                 self._held[held.buffer.number] = held
             held.owners.add(owner)

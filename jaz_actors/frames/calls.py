@@ -66,9 +66,7 @@ class FrameCalls:
     def operate(self, record: ReferenceRecord, operation: Operation, args: Any, kwargs: Any) -> Any:
         return self._wait(*self.link.call(self._reference(record, operation, args, kwargs)))
 
-    def operate_async(
-        self, record: ReferenceRecord, operation: Operation, args: Any, kwargs: Any
-    ) -> Awaitable[Any]:
+    def operate_async(self, record: ReferenceRecord, operation: Operation, args: Any, kwargs: Any) -> Awaitable[Any]:
         return self._await_call(self._reference(record, operation, args, kwargs))
 
     def _child(self, hooks: tuple[object, ...], key: str | None, inputs: dict[str, object]) -> ChildCall:

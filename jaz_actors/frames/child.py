@@ -117,9 +117,7 @@ class Frame:
                 raise InputRefused(item.name, f"it cannot be loaded in the frame: {error}") from error
         return values
 
-    def _show(
-        self, packed: tuple[PackedInput, ...], values: dict[str, Any], limits: Limits
-    ) -> tuple[InputInfo, ...]:
+    def _show(self, packed: tuple[PackedInput, ...], values: dict[str, Any], limits: Limits) -> tuple[InputInfo, ...]:
         shown = []
         for item in packed:
             value = values[item.name]
@@ -143,9 +141,7 @@ class Frame:
         finished = self._finished(command.number, ended)
         stderr_bytes = self._output.end(spare=spare)
         names = tuple(name for name in self._namespace if name not in self._given)[:_NAMES_REPORTED]
-        return msgspec.structs.replace(
-            finished, stderr_bytes=stderr_bytes, has_children=_has_children(), names=names
-        )
+        return msgspec.structs.replace(finished, stderr_bytes=stderr_bytes, has_children=_has_children(), names=names)
 
     def _remember(self, past: tuple[HistoryItem, ...]) -> None:
         for item in past:

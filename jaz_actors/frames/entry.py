@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _calls: FrameCalls | None = None
 
 
-def install(calls: FrameCalls) -> None:
+def install(calls: FrameCalls | None) -> None:
     global _calls
     _calls = calls
 

@@ -173,8 +173,11 @@ def main() -> None:
     os.dup2(devnull, 0)
     sys.path[:] = config.sys_path
     sys.argv[:] = [""]
-    for name in ("jaz_actors.frames.child", "jaz_actors.hooks.returns", *config.preload):
+    from jaz_actors.frames.rehearsal import rehearse
+
+    for name in ("jaz_actors.hooks.returns", *config.preload):
         importlib.import_module(name)
+    rehearse()
     # Memory that the collector never touches again stays shared with every frame.
     gc.collect()
     gc.freeze()

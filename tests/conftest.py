@@ -1,0 +1,58 @@
+"""What every test shares. Knows no part of the package."""
+
+from __future__ import annotations
+
+import multiprocessing.resource_tracker
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+import pytest
+
+SHUTDOWN_SECONDS = 5.0
+_LEFT = pytest.StashKey[list[str]]()
+
+
+def _end_children() -> list[str]:
+    """Describe the processes below this one that do not end by themselves soon, and kill them."""
+    # The interpreter's own: it ends when this process does.
+    tracker = multiprocessing.resource_tracker._resource_tracker._pid
+    children = [child for child in psutil.Process().children(recursive=True) if child.pid != tracker]
+    _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
+    left = [_describe(child) for child in alive if child.is_running()]
+    for child in alive:
+        child.kill()
+    psutil.wait_procs(alive, timeout=SHUTDOWN_SECONDS)
+    return left
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        command: Sequence[str] = process.cmdline()
+    except psutil.Error:
+        command = ()
+    return f"{process.pid} {' '.join(command) or process.name()}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that leaves a process behind, after the last fixture has been torn down."""
+    left = session.config.stash.setdefault(_LEFT, [])
+    left += _end_children()
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist reports to the main process
+        session.config.workeroutput["left"] = left
+    elif left:
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash.setdefault(_LEFT, []).extend(getattr(node, "workeroutput", {}).get("left", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left = config.stash.get(_LEFT, [])
+    if left:
+        terminalreporter.section("processes left running", red=True)
+        for process in left:
+            terminalreporter.line(process)
