@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 200
 _LINGER_MS = 1000
+_CANCEL_SECONDS = 5.0
 _COPY_BELOW = 64 * 1024
 
 
@@ -172,11 +173,20 @@ class Peer:
         self._send(peer, _Header("request", self._name, number, method), parts)
         self._pending[number] = _Pending(peer, reply)
         try:
-            return await reply
+            return await asyncio.shield(reply)
         except asyncio.CancelledError:
-            if self._pending.pop(number, None) is not None and not self._closed:
-                self._send(peer, _Header("cancel", self._name, number), ())
+            await self._cancel(peer, number, reply)
             raise
+
+    async def _cancel(self, peer: str, number: int, reply: asyncio.Future[list[bytes]]) -> None:
+        """Cancel the handler, and give it a moment to end: what it started is over when this returns."""
+        if not reply.done() and not self._closed and peer not in self._gone:
+            self._send(peer, _Header("cancel", self._name, number), ())
+            await asyncio.wait({reply}, timeout=_CANCEL_SECONDS)
+        self._pending.pop(number, None)
+        if reply.done() and not reply.cancelled():
+            reply.exception()  # seen: no one else will ask for it
+        reply.cancel()
 
     def notify(self, peer: str, method: str, *parts: bytes) -> None:
         self._send(peer, _Header("notice", self._name, 0, method), parts)

@@ -97,7 +97,13 @@ class Invocation:
 
     async def outcome(self) -> Outcome:
         """How it ended, as a value; never raises for how it ended. Waiting for it may be cancelled freely."""
-        return self._call.outcome_of(await asyncio.shield(asyncio.wrap_future(self._future)))
+        try:
+            record = await asyncio.shield(asyncio.wrap_future(self._future))
+        except asyncio.CancelledError:
+            if not self._future.cancelled():
+                raise
+            record = _cancelled(self._call.spec)
+        return self._call.outcome_of(record)
 
     async def result(self) -> Any:
         """What it returned, or what it raised."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.resource_tracker
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -56,3 +56,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("processes left running", red=True)
         for process in left:
             terminalreporter.line(process)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray instance for every test that needs one."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module", params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
+def runtime(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The runtime that the module's invocations use: one after the other, each open for the whole module."""
+    from jaz_actors import configure, shutdown
+
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    configure(runtime=request.param, max_actors=2)
+    yield request.param
+    shutdown()

@@ -347,7 +347,8 @@ class ReplSession:
         tasks = self._cancel_calls()
         frame, self._frame = self._frame, None
         if frame is not None:
-            busy = self._answer is not None and not self._answer.done()
+            # A future whose waiter was cancelled is cancelled itself: the frame has not answered.
+            busy = self._answer is not None and (not self._answer.done() or self._answer.cancelled())
             if busy or self._fresh_output:
                 frame.kill()
             frame.release()
