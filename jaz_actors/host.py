@@ -282,18 +282,13 @@ class Host:
     async def _place(self, child: InvocationSpec) -> OutcomeRecord:
         """Run a child here while there is room, else on the less loaded of two other hosts."""
         host = self.name
-        if len(self._live) >= CHILDREN_AT_HOME and len(self._members) > 1:
-            candidates = random.sample(self._members, 2)
-            host = min(candidates, key=lambda name: len(self._live) if name == self.name else self._placed[name])
-        if host == self.name:
-            task = asyncio.ensure_future(self.run(child))
-            try:
-                return await task
-            except asyncio.CancelledError:
-                task.cancel()
-                raise
+        if self._placed[host] >= CHILDREN_AT_HOME and len(self._members) > 1:
+            host = min(random.sample(self._members, 2), key=lambda name: self._placed[name])
         self._placed[host] += 1
         try:
+            if host == self.name:
+                # A task of its own: admission and cancellation are kept for tasks.
+                return await asyncio.ensure_future(self.run(child))
             return outcome_decoder.decode((await self._ports.request(host, "invoke", _encode(child)))[0])
         except ChannelClosed as error:
             return FailedRecord(error_record(HostDied(host, error.reason), traceback_text=""))
