@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Iterable, Sequence
-from contextvars import ContextVar, Token
-from functools import cache
+from contextvars import ContextVar
 from typing import ClassVar, Literal, Self
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from jaz_actors import events
 from jaz_actors.effects import Abort, Effect
-from jaz_actors.errors import HookActivationError
+from jaz_actors.errors import HookActivationError, HookFailed
 from jaz_actors.events import EVENT_TYPES, Event
+from jaz_actors.hooks.stages import check_effects
 from jaz_actors.transfer import error_record
 
 Placement = Literal["home", "local", "observer"]
@@ -18,6 +20,11 @@ Answer = Effect | Iterable[Effect] | None
 Answered = Answer | Awaitable[Answer]
 
 _active: ContextVar[tuple[Hook, ...]] = ContextVar("jaz_active_hooks", default=())
+
+# Every instance that is active in some context of this process, by its id, so that subclasses may be unhashable.
+# The lock makes looking for an instance and entering it one step: threads may activate the same one.
+_activated: WeakValueDictionary[int, Hook] = WeakValueDictionary()
+_lock = threading.Lock()
 
 
 class Hook:
@@ -77,48 +84,67 @@ class Hook:
         return None
 
     def __enter__(self) -> Self:
-        if id(self) in _tokens:
-            raise HookActivationError(type(self).__name__, "this instance is active already; make another")
-        self.setup()
-        _tokens[id(self)] = _active.set((*_active.get(), self))
+        with _lock:
+            if id(self) in _activated:
+                raise HookActivationError(type(self).__name__, "this instance is active already; make another")
+            _activated[id(self)] = self
+        try:
+            self.setup()
+        except BaseException:
+            del _activated[id(self)]
+            raise
+        _active.set((*_active.get(), self))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        token = _tokens.pop(id(self), None)
-        if token is None:
+        if id(self) not in _activated:
             raise HookActivationError(type(self).__name__, "it is not active")
-        _active.reset(token)
-        self.teardown(error)
-
-
-_tokens: dict[int, Token[tuple[Hook, ...]]] = {}
+        # By identity and not by the token of __enter__: blocks may end out of order, or in another context.
+        _active.set(tuple(hook for hook in _active.get() if hook is not self))
+        try:
+            self.teardown(error)
+        finally:
+            del _activated[id(self)]
 
 
 def handler_name(event_type: type[Event]) -> str:
     return f"on_{event_type.__struct_config__.tag}"
 
 
-@cache
+_handled: WeakKeyDictionary[type[Hook], frozenset[type[Event]]] = WeakKeyDictionary()
+
+
 def handled_events(hook: type[Hook]) -> frozenset[type[Event]]:
-    """The events whose handler the class overrides; the others cost nothing."""
-    if hook.on_any is not Hook.on_any:
-        return frozenset(EVENT_TYPES)
-    return frozenset(
-        kind for kind in EVENT_TYPES if getattr(hook, handler_name(kind)) is not getattr(Hook, handler_name(kind))
-    )
+    """The events whose handler the class overrides; the others cost nothing. Found once a class."""
+    handled = _handled.get(hook)
+    if handled is None:
+        handled = _handled[hook] = frozenset(kind for kind in EVENT_TYPES if _overrides(hook, kind))
+    return handled
+
+
+def _overrides(hook: type[Hook], kind: type[Event]) -> bool:
+    return any(getattr(hook, name) is not getattr(Hook, name) for name in ("on_any", handler_name(kind)))
 
 
 async def answer(hook: Hook, event: Event) -> list[Effect]:
-    """Run a hook's handlers for one event, where the hook is."""
+    """Run a hook's handlers for one event, where the hook is.
+
+    Raises HookFailed from whatever a handler raised, InvalidEffect for what the event's stage does not take.
+    """
+    name = type(hook).__name__
     effects: list[Effect] = []
-    for handler in (getattr(hook, handler_name(type(event))), hook.on_any):
-        answered = handler(event)
-        if isinstance(answered, Awaitable):
-            answered = await answered
-        if isinstance(answered, Effect):
-            effects.append(answered)
-        elif answered is not None:
-            effects += answered
+    try:
+        for handler in (getattr(hook, handler_name(type(event))), hook.on_any):
+            answered = handler(event)
+            if isinstance(answered, Awaitable):
+                answered = await answered
+            if isinstance(answered, Effect):
+                effects.append(answered)
+            elif answered is not None:
+                effects += answered
+    except Exception as error:
+        raise HookFailed(name, type(event).__name__, f"{type(error).__name__}: {error}") from error
+    check_effects(name, event, effects)
     return effects
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,14 +27,14 @@ from jaz_actors.messages import Completion, Message
 from jaz_actors.outcomes import Continue, ExecResult, Raise, Return
 from jaz_actors.payload import ErrorRecord
 
-T = TypeVar("T")
+_encode = msgspec.msgpack.Encoder().encode
 
 _ResultEffect = SupplyExecResult | ModifyExecResult | SupplyInvokeResult | ModifyInvokeResult
 
 
 def fold_abort(effects: Iterable[Effect]) -> Abort | None:
-    """One abort; several different ones become the first in the order of their text, naming the others."""
-    errors = _distinct(effect.error for effect in effects if isinstance(effect, Abort))
+    """One abort; several different ones become the first in the order of type and message, naming the others."""
+    errors = [effect.error for effect in effects if isinstance(effect, Abort)]
     return Abort(_combined(errors)) if errors else None
 
 
@@ -42,34 +43,36 @@ def fold_completion(effects: Iterable[Effect]) -> Completion | None:
 
     Raises EffectConflict when two hooks want different ones.
     """
-    wanted = [e for e in effects if isinstance(e, (SupplyLLMResponse, ModifyLLMResponse))]
-    completions = _distinct(effect.completion for effect in wanted)
-    if len(completions) > 1:
-        raise EffectConflict("the model's response", f"{len(completions)} hooks want different completions")
-    return completions[0] if completions else None
+    wanted = [effect.completion for effect in effects if isinstance(effect, (SupplyLLMResponse, ModifyLLMResponse))]
+    different = {_encode(completion) for completion in wanted}
+    if len(different) > 1:
+        raise EffectConflict("the model's response", f"{len(different)} different completions are wanted")
+    return wanted[0] if wanted else None
 
 
 def fold_exec_result(original: ExecResult | None, effects: Iterable[Effect]) -> ExecResult | None:
     """The result of a turn after supplies or modifications; None when there is neither.
 
-    Raise beats Return beats Continue. An original Continue keeps its output in front of what Continues add; any other
-    original is replaced. Raises EffectConflict for different Returns.
+    Raise beats Return beats Continue. An original Continue keeps its output in front of what other Continues say; any
+    other original is replaced. Returns are the same when their pickled bytes are. Raises EffectConflict for different
+    ones.
     """
-    results = _distinct(effect.result for effect in effects if isinstance(effect, _ResultEffect))
+    results = [effect.result for effect in effects if isinstance(effect, _ResultEffect)]
+    raises = [result.error for result in results if isinstance(result, Raise)]
+    if raises:
+        return Raise(_combined(raises))
+    returns = [result for result in results if isinstance(result, Return)]
+    different = {_encode((result.value.pickled, result.value.buffers)) for result in returns}
+    if len(different) > 1:
+        raise EffectConflict("a result", f"{len(different)} different return values are wanted")
+    if returns:
+        return min(returns, key=_encode)
     if not results:
         return None
-    raises = [result for result in results if isinstance(result, Raise)]
-    if raises:
-        return Raise(_combined(_distinct(result.error for result in raises)))
-    returns = [result for result in results if isinstance(result, Return)]
-    if len(returns) > 1:
-        raise EffectConflict("a result", f"{len(returns)} hooks want different return values")
-    if returns:
-        return returns[0]
-    continues = [result for result in results if isinstance(result, Continue)]
-    if isinstance(original, Continue):
-        continues.insert(0, original)
-    return Continue(_joined(r.output for r in continues), _joined(r.error for r in continues))
+    continues = {(result.output, result.error): result for result in results if isinstance(result, Continue)}
+    first = [original] if isinstance(original, Continue) else []
+    joined = [*first, *(result for _, result in sorted(continues.items()) if result not in first)]
+    return Continue(_joined(result.output for result in joined), _joined(result.error for result in joined))
 
 
 def fold_invoke_result(original: Return | Raise | None, effects: Iterable[Effect]) -> Return | Raise | None:
@@ -104,18 +107,15 @@ def resolve_message_edits(
             position = _position(index, len(buffer), len(buffer) - 1)
             dropped[position] = dropped.get(position, False) or effect.persistent
     adds: list[MessageAdd] = []
-    for add in sorted(add_effects, key=lambda add: (add.sort_key, _text(add))):
-        position = len(buffer) if add.index is None else _position(add.index, len(buffer), len(buffer))
-        messages = []
-        for new in add.messages:
-            messages.append(Message(new.role, new.content, "added", next_number, iteration))
-            next_number += 1
-        adds.append(MessageAdd(position, tuple(messages), add.persistent))
-    drops = tuple(MessageDrop(p, buffer[p], dropped[p]) for p in sorted(dropped))
+    for place, add in sorted(((_place(add, len(buffer)), add) for add in add_effects), key=itemgetter(0)):
+        numbered = enumerate(add.messages, start=next_number)
+        messages = tuple(Message(new.role, new.content, "added", number, iteration) for number, new in numbered)
+        adds.append(MessageAdd(place.position, messages, add.persistent))
+        next_number += len(messages)
     return ResolvedEdits(
         _applied(buffer, set(dropped), adds),
         _applied(buffer, {p for p in dropped if dropped[p]}, [add for add in adds if add.persistent]),
-        drops,
+        tuple(MessageDrop(p, buffer[p], dropped[p]) for p in sorted(dropped)),
         tuple(adds),
         next_number,
     )
@@ -139,21 +139,35 @@ def _position(index: int, length: int, last: int) -> int:
     return position
 
 
-def _text(record: object) -> bytes:
-    return msgspec.msgpack.encode(record)
+class _Place(NamedTuple):
+    """Where an add goes, and before which others at the same position."""
+
+    position: int
+    sort_key: float
+    text: tuple[tuple[str, str], ...]
+    persistent: bool
 
 
-def _distinct(records: Iterable[T]) -> list[T]:
-    return [record for _, record in sorted({_text(record): record for record in records}.items())]
+def _place(add: AddMessages, length: int) -> _Place:
+    position = length if add.index is None else _position(add.index, length, length)
+    text = tuple((message.content, message.role) for message in add.messages)
+    return _Place(position, add.sort_key, text, add.persistent)
 
 
 def _combined(errors: Sequence[ErrorRecord]) -> ErrorRecord:
-    first, *others = errors
+    """The first in the order of type and message; its message names the others, their tracebacks follow its own."""
+    different = {(error.type_name, error.message): error for error in sorted(errors, key=_encode)}
+    first, *others = (error for _, error in sorted(different.items()))
     if not others:
         return first
-    also = "; ".join(f"{error.type_name}: {error.message}" for error in others)
-    return msgspec.structs.replace(first, message=f"{first.message} (also {also})")
+    named = [f"{error.type_name}: {error.message}" for error in others]
+    parts = [first.traceback, *(f"Also {name}\n{error.traceback}" for name, error in zip(named, others, strict=True))]
+    return msgspec.structs.replace(
+        first, message=f"{first.message} (also {'; '.join(named)})", traceback=_joined(parts)
+    )
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return "\n".join(text.rstrip("\n") for text in texts if text)
+    """Every text begins on a line of its own."""
+    *before, last = [text for text in texts if text] or [""]
+    return "".join(text if text.endswith("\n") else f"{text}\n" for text in before) + last

@@ -16,9 +16,11 @@ from jaz_actors.outcomes import (
     ExecResult,
     FailedRecord,
     OutcomeRecord,
+    Raise,
     RaisedRecord,
     Return,
 )
+from jaz_actors.payload import ErrorRecord
 from jaz_actors.render import abbreviate
 
 
@@ -26,7 +28,7 @@ class PrintLogger(Hook):
     """Prints what invocations do, at home and as an observer: it never delays them.
 
     stream:     where to; None is the `sys.stdout` of the moment.
-    max_field:  characters shown of one code, output or value.
+    max_field:  characters shown of one code, output, value or error.
     """
 
     placement = "observer"
@@ -38,54 +40,58 @@ class PrintLogger(Hook):
         self._stream = stream
         self._max_field = max_field
 
-    def on_any(self, event: Event) -> None:
-        text = self._text(event)
-        if text is None:
-            return
-        path = event.invoke_id.partition(":")[2]
-        lines = "".join(f"[{path}] {line}\n" for line in text.splitlines() or [""])
-        stream = self._stream or sys.stdout
-        stream.write(lines)
-        stream.flush()
+    def on_invoke_enter(self, event: events.InvokeEnter) -> None:
+        self._print(event, f"invoked with {self._short(', '.join(event.inputs)) or 'no inputs'}")
 
-    def _text(self, event: Event) -> str | None:
-        match event:
-            case events.InvokeEnter():
-                return f"invoked with {', '.join(event.inputs) or 'no inputs'}"
-            case events.LLMQueryExit(completion=completion) if completion is not None:
-                tokens = completion.usage.completion_tokens
-                counted = "" if tokens is None else f", {tokens} tokens"
-                return f"turn {event.iteration}{counted}\n{self._short(completion.content)}"
-            case events.LLMQueryExit(error=error) if error is not None:
-                return f"query {event.status}: {error.type_name}: {error.message}"
-            case events.LLMQueryRetry():
-                return f"retry {event.attempt} in {event.wait:.1f} s after {event.error.message}"
-            case events.REPLExecExit(result=result) if result is not None:
-                return self._result(result)
-            case events.InvokeExit():
-                return self._outcome(event.outcome)
-            case _:
-                return None
+    def on_llm_query_retry(self, event: events.LLMQueryRetry) -> None:
+        self._print(event, f"retry {event.attempt} in {event.wait:.1f} s after {self._error(event.error)}")
+
+    def on_llm_query_exit(self, event: events.LLMQueryExit) -> None:
+        if event.completion is not None:
+            tokens = event.completion.usage.completion_tokens
+            counted = "" if tokens is None else f", {tokens} tokens"
+            self._print(event, f"turn {event.iteration}{counted}\n{self._short(event.completion.content)}")
+        elif event.error is not None:
+            self._print(event, f"query {event.status}: {self._error(event.error)}")
+
+    def on_repl_exec_exit(self, event: events.REPLExecExit) -> None:
+        if event.result is not None:
+            self._print(event, f"→ {self._result(event.result)}")
+        elif event.error is not None:
+            self._print(event, f"execution {event.status}: {self._error(event.error)}")
+
+    def on_invoke_exit(self, event: events.InvokeExit) -> None:
+        self._print(event, self._outcome(event.outcome))
+
+    def _print(self, event: Event, text: str) -> None:
+        path = event.invoke_id.partition(":")[2]
+        stream = self._stream or sys.stdout
+        # One write: lines of others that print to the same stream fall between events, not into one.
+        stream.write("".join(f"[{path}] {line}\n" for line in text.splitlines()))
+        stream.flush()
 
     def _result(self, result: ExecResult) -> str:
         match result:
             case Continue():
-                return f"→ {self._short(result.text) or '(no output)'}"
+                return self._short(result.text) or "(no output)"
             case Return():
-                return f"→ return {result.value.preview}"
-            case _:
-                return f"→ raise {result.error.type_name}: {result.error.message}"
+                return f"return {self._short(result.value.preview)}"
+            case Raise():
+                return f"raise {self._error(result.error)}"
 
     def _outcome(self, outcome: OutcomeRecord) -> str:
         match outcome:
             case CompletedRecord():
-                return f"completed: {outcome.value.preview}"
-            case RaisedRecord(error=error):
-                return f"raised {error.type_name}: {error.message}"
-            case AbortedRecord(error=error):
-                return f"aborted by {error.type_name}: {error.message}"
-            case FailedRecord(error=error):
-                return f"failed with {error.type_name}: {error.message}"
+                return f"completed: {self._short(outcome.value.preview)}"
+            case RaisedRecord():
+                return f"raised {self._error(outcome.error)}"
+            case AbortedRecord():
+                return f"aborted by {self._error(outcome.error)}"
+            case FailedRecord():
+                return f"failed with {self._error(outcome.error)}"
+
+    def _error(self, error: ErrorRecord) -> str:
+        return self._short(f"{error.type_name}: {error.message}")
 
     def _short(self, text: str) -> str:
         return abbreviate(text.rstrip(), self._max_field, 0.7)

@@ -1,13 +1,27 @@
-"""Built-in hooks as plain records, so that any process, a frame too, can ask for one without anything being unpickled."""
+"""Built-in hooks as plain records: any process, a frame too, can ask for one, and none unpickles anything for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from jaz_actors.hooks.base import Hook
+from jaz_actors.hooks.base import Hook
+
+
+class Builtin(Hook):
+    """A hook whose record, `to_spec()`, says all about it.
+
+    A subclass of one adds what the record cannot tell, so it has none and travels pickled, as a user's local hook does.
+    """
+
+    placement = "local"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if Builtin not in cls.__bases__:
+            cls.to_spec = None  # type: ignore[assignment, method-assign]
+
+    def to_spec(self) -> BuiltinSpec:
+        raise NotImplementedError
 
 
 class IterationLimitSpec(msgspec.Struct, frozen=True, tag="iteration_limit"):

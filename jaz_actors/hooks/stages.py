@@ -9,6 +9,7 @@ from jaz_actors import events
 from jaz_actors.effects import Effect
 from jaz_actors.errors import InvalidEffect
 from jaz_actors.events import Event
+from jaz_actors.outcomes import Continue
 
 STAGES: dict[type[Event], tuple[type[Effect], ...]] = {
     events.InvokeEnter: (e.DisableRecursion, e.Abort),
@@ -26,6 +27,9 @@ STAGES: dict[type[Event], tuple[type[Effect], ...]] = {
     events.REPLExecExit: (e.Abort,),
 }
 
+# An invocation ends with one of these, so a Continue, which the type checker refuses, is refused here as well.
+_OF_INVOCATIONS = (e.SupplyInvokeResult, e.ModifyInvokeResult)
+
 
 def check_effects(hook: str, event: Event, effects: Sequence[Effect]) -> None:
     """Raises InvalidEffect for the first effect that the event's stage does not take."""
@@ -33,3 +37,5 @@ def check_effects(hook: str, event: Event, effects: Sequence[Effect]) -> None:
     for effect in effects:
         if not isinstance(effect, allowed):
             raise InvalidEffect(hook, type(effect).__name__, type(event).__name__)
+        if isinstance(effect, _OF_INVOCATIONS) and isinstance(effect.result, Continue):
+            raise InvalidEffect(hook, f"{type(effect).__name__}(Continue)", type(event).__name__)
