@@ -120,7 +120,7 @@ class RayPool:
     async def _start_host(self, *, dedicated: bool) -> _Host:
         name = f"host-{self._started}"
         self._started += 1
-        actor = ray.remote(HostActor).options(num_cpus=0, max_restarts=0, max_concurrency=64).remote(
+        actor: Any = ray.remote(HostActor).options(num_cpus=0, max_restarts=0, max_concurrency=64).remote(
             name, self._keys, self._max_running
         )  # fmt: skip
         try:

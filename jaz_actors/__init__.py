@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from jaz_actors.descriptions import describe
     from jaz_actors.frames.process import FrameOptions
     from jaz_actors.frames.repl import REPL
+    from jaz_actors.frontdoor import Invocation, ainvoke, amap, invoke, scope, start, statistics
     from jaz_actors.hooks.base import Hook
     from jaz_actors.hooks.limits import IterationLimit, RecursionLimit
     from jaz_actors.hooks.print_logger import PrintLogger
     from jaz_actors.hooks.returns import ReturnType
     from jaz_actors.ids import InvokeId
-    from jaz_actors.frontdoor import Invocation, ainvoke, amap, invoke, scope, start, statistics
     from jaz_actors.refs import by_reference
     from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
     from jaz_actors.runtime import shutdown

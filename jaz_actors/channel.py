@@ -180,13 +180,14 @@ class Peer:
 
     async def _cancel(self, peer: str, number: int, reply: asyncio.Future[list[bytes]]) -> None:
         """Cancel the handler, and give it a moment to end: what it started is over when this returns."""
-        if not reply.done() and not self._closed and peer not in self._gone:
-            self._send(peer, _Header("cancel", self._name, number), ())
-            await asyncio.wait({reply}, timeout=_CANCEL_SECONDS)
-        self._pending.pop(number, None)
-        if reply.done() and not reply.cancelled():
-            reply.exception()  # seen: no one else will ask for it
-        reply.cancel()
+        reply.add_done_callback(_seen)
+        try:
+            if not reply.done() and not self._closed and peer not in self._gone:
+                self._send(peer, _Header("cancel", self._name, number), ())
+                await asyncio.wait({reply}, timeout=_CANCEL_SECONDS)
+        finally:
+            self._pending.pop(number, None)
+            reply.cancel()
 
     def notify(self, peer: str, method: str, *parts: bytes) -> None:
         self._send(peer, _Header("notice", self._name, 0, method), parts)
@@ -293,6 +294,12 @@ class Peer:
             self._send(caller, header, parts)
         except ChannelClosed:
             logger.debug("%s: %s is gone and gets no answer", self._name, caller)
+
+
+def _seen(reply: asyncio.Future[list[bytes]]) -> None:
+    """Take note of an error that no one waits for any more."""
+    if not reply.cancelled():
+        reply.exception()
 
 
 def _guard(context: zmq.Context[zmq.Socket[bytes]], keys: ChannelKeys) -> ThreadAuthenticator:

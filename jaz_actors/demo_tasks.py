@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# fmt: off
 WORDS = (
-    "amber basil cedar delta ember fjord grove hazel inlet jade kelp lilac maple north ocean pearl quartz river stone "
-    "tulip umber violet willow xenon yarrow zephyr elm oak ivy fern birch aster lotus meadow harbor lantern"
-).split()
+    "amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "hazel", "inlet", "jade", "kelp", "lilac", "maple",
+    "north", "ocean", "pearl", "quartz", "river", "stone", "tulip", "umber", "violet", "willow", "xenon", "yarrow",
+    "zephyr", "elm", "oak", "ivy", "fern", "birch", "aster", "lotus", "meadow", "harbor", "lantern",
+)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +132,14 @@ def _make(kind: str, rng: random.Random) -> Task:
         text = f"{rng.choice(_SPLIT[kind].phrasings)} {rng.choice(_LIMIT_PHRASINGS).format(limit=limit)}"
         return Task(kind, {"task": text, "numbers": numbers}, _SPLIT[kind].answer(numbers), _depth(len(numbers), limit))
     if kind in _NUMBERS:
-        family, name, value = _NUMBERS, "numbers", _numbers(rng, rng.randint(2, 12))
-    elif kind in _WORD_LISTS:
-        family, name, value = _WORD_LISTS, "words", rng.sample(WORDS, rng.randint(2, 7))
-    else:
-        family, name, value = _TEXTS, "text", " ".join(rng.sample(WORDS, rng.randint(2, 7)))
-    return Task(kind, {"task": rng.choice(family[kind].phrasings), name: value}, family[kind].answer(value), 1)
+        return _task(kind, _NUMBERS[kind], "numbers", _numbers(rng, rng.randint(2, 12)), rng)
+    if kind in _WORD_LISTS:
+        return _task(kind, _WORD_LISTS[kind], "words", rng.sample(WORDS, rng.randint(2, 7)), rng)
+    return _task(kind, _TEXTS[kind], "text", " ".join(rng.sample(WORDS, rng.randint(2, 7))), rng)
+
+
+def _task(kind: str, family: _Kind, name: str, value: Any, rng: random.Random) -> Task:
+    return Task(kind, {"task": rng.choice(family.phrasings), name: value}, family.answer(value), 1)
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:

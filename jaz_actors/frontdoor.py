@@ -7,12 +7,14 @@ configuration. In agent code the same functions start children of the agent's ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from jaz_actors.config import ConfigOverride, get_config
@@ -30,7 +32,9 @@ from jaz_actors.runtime import Run, current_run, open_run
 from jaz_actors.spec import HookEntry, InvocationSpec, InvocationStatus
 from jaz_actors.transfer import error_record
 
-_scope: ContextVar[Mapping[str, object]] = ContextVar("jaz_scope", default={})
+logger = logging.getLogger(__name__)
+
+_scope: ContextVar[Mapping[str, object]] = ContextVar("jaz_scope", default=MappingProxyType({}))
 
 
 @contextmanager
@@ -187,7 +191,7 @@ async def amap(
     run = current_run()
     shared = _Shared(run, common)
     running: set[asyncio.Task[Outcome]] = set()
-    total = len(items) if hasattr(items, "__len__") else None
+    total = len(items) if isinstance(items, Sized) else None
     source = _numbered(items)
     exhausted = False
     try:
@@ -341,16 +345,26 @@ def _prepare(
         home.leave(entries)
         home.release(path)
         raise
-    for hook in hooks:
-        hook.setup()
+    set_up: list[Hook] = []
 
-    def release() -> None:
+    def release(error: BaseException | None = None) -> None:
         home.leave(entries)
         home.release(path)
-        for hook in reversed(hooks):
-            hook.teardown(None)
+        for hook in reversed(set_up):
+            try:
+                hook.teardown(error)
+            except Exception:
+                logger.warning("teardown of %s raised", type(hook).__name__, exc_info=True)
         if watcher is not None:
             watcher.end()
+
+    try:
+        for hook in hooks:
+            hook.setup()
+            set_up.append(hook)
+    except BaseException as error:
+        release(error)
+        raise
 
     common = () if shared is None else shared.packed
     spec = InvocationSpec(

@@ -108,7 +108,12 @@ class Home:
         event: Event = _events.decode(parts[1])
         if registered is None or self._hook_thread is None:
             raise HookFailed("a hook", type(event).__name__, "it is no longer active at home")
-        effects: list[Effect] = await asyncio.wrap_future(self._hook_thread.submit(answer(registered.hook, event)))
+        try:
+            effects: list[Effect] = await asyncio.wrap_future(self._hook_thread.submit(answer(registered.hook, event)))
+        except Exception:
+            # Only its text travels to the host; where it was raised is known here alone.
+            logger.warning("hook %s raised on %s", type(registered.hook).__name__, type(event).__name__, exc_info=True)
+            raise
         return [_encode(effects)]
 
     def _on_event(self, caller: str, parts: list[bytes]) -> None:
@@ -154,8 +159,8 @@ class Home:
         loop = asyncio.get_running_loop()
 
         def work() -> Any:
-            positional, named = unpack(args)  # type: ignore[misc]
-            return perform(target, operation, positional, named)
+            arguments: Any = unpack(args)
+            return perform(target, operation, *arguments)
 
         result = await loop.run_in_executor(self._pool, work)
         if inspect.isawaitable(result):

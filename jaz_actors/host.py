@@ -26,7 +26,7 @@ from jaz_actors.events import Event
 from jaz_actors.frames.process import FrameOptions, Zygote
 from jaz_actors.frames.repl import ReplSession
 from jaz_actors.frames.wire import ChildCall, Limits, Ready, ReferenceCall
-from jaz_actors.hooks.base import Hook
+from jaz_actors.hooks.base import Hook, check_activation
 from jaz_actors.hooks.dispatch import Dispatcher, RemoteHook
 from jaz_actors.hooks.specs import hook_from_spec
 from jaz_actors.loop import AgentLoop, Lineage, Repl
@@ -207,6 +207,7 @@ class Host:
         hooks = [self._hook(entry) for entry in spec.hooks]
         local = [hook for hook in hooks if isinstance(hook, Hook)]
         dispatcher = Dispatcher(hooks, call=self._call_home_hook, observe=self._observe)
+        check_activation([], local)
         hint = next((hint for hook in local if (hint := hook.return_hint()) is not None), None)
         shared = {b: await self._bring(b, spec) for b in shared_buffers((*spec.inputs, *spec.scope))}
 
@@ -222,7 +223,13 @@ class Host:
             limits = Limits(protocol.max_input_characters, protocol.head_ratio)
             try:
                 ready = await session.open(
-                    spec.inputs, spec.scope, limits, recursion=recursion, return_hint=hint, shared=shared
+                    spec.inputs,
+                    spec.scope,
+                    limits,
+                    depth=spec.invoke_id.depth,
+                    recursion=recursion,
+                    return_hint=hint,
+                    shared=shared,
                 )
             except BaseException:
                 await session.aclose()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from jaz_actors import events
@@ -108,10 +107,10 @@ class LiveTree(Hook):
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._shown:
             self._live.stop()
-        super().__exit__(kind, error, tb)
+        super().__exit__(kind, error, traceback)
 
 
 def _add(tree: object, node: _Node) -> None:

@@ -89,8 +89,9 @@ class _RichBar:
         for host in hosts:
             states.update(host.states)
         live = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
-        rates = f"{(turns - self._baseline[0]) / seconds:.0f} turns/s  {(tokens - self._baseline[1]) / seconds:.0f} tokens/s"
-        self._progress.update(self._task, rates=f"{rates}  {live}")
+        turn_rate = (turns - self._baseline[0]) / seconds
+        token_rate = (tokens - self._baseline[1]) / seconds
+        self._progress.update(self._task, rates=f"{turn_rate:.0f} turns/s  {token_rate:.0f} tokens/s  {live}")
 
     def close(self) -> None:
         self._stop.set()

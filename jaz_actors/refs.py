@@ -244,7 +244,9 @@ def describe_object(value: object, home: str, number: int) -> ReferenceRecord:
         signature_text(value),
         tuple(methods),
         tuple(name for name in methods if inspect.iscoroutinefunction(getattr(cls, name))),
-        inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)),
+        inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__)
+        if callable(value)
+        else False,
     )
 
 

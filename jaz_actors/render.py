@@ -37,10 +37,15 @@ def value_text(value: Any) -> str:
         return "\n".join([_heading(value), *_members(value)])
     if callable(value) and hasattr(value, "__name__"):
         return _heading(value)
-    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__"):
+    if not _says_itself(type(value)) and hasattr(value, "__dict__"):
         attributes = [f"{name} = {item!r}" for name, item in vars(value).items() if not name.startswith("_")]
         return "\n".join([inspect.getdoc(type(value)) or type(value).__name__, *attributes, *_members(type(value))])
     return str(value)
+
+
+def _says_itself(cls: type) -> bool:
+    plain: tuple[object, object] = (object.__str__, object.__repr__)
+    return (cls.__str__, cls.__repr__) != plain
 
 
 def _heading(value: Any) -> str:

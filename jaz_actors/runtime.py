@@ -48,7 +48,8 @@ class RuntimeOptions:
     runtime:      `ray` (host actors, on a cluster or this machine) or `inline` (a host in this process; frames are
                   processes of their own in both).
     max_actors:   host actors at most; None is one a CPU of the cluster. Hosts take several invocations each.
-    max_running:  invocations running at once over all hosts, those that wait for a child not counted; None is by memory.
+    max_running:  invocations running at once over all hosts, not counting those that wait for a child; None is by
+                  memory.
     ray_address:  the cluster to join; None is the one that Ray finds, else a new one on this machine.
     """
 
@@ -301,4 +302,5 @@ def shutdown() -> None:
         run.close()
 
 
-atexit.register(shutdown)
+# Closing needs threads, which the interpreter has already ended when `atexit` functions run.
+getattr(threading, "_register_atexit", atexit.register)(shutdown)

@@ -86,7 +86,7 @@ class SharedBuffers:
         held = _Held(SharedBuffer(boot_id(), os.getpid(), fd, next(self._numbers), view.nbytes))
         self._held[held.buffer.number] = held
         try:
-            source = weakref.ref(view.obj)
+            source: weakref.ref[object] = weakref.ref(view.obj)
         except TypeError:  # bytes and bytearray take no weak reference, so their identity cannot be trusted
             return held
         self._by_source[_address(view), view.nbytes] = (source, held)

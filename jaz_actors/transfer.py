@@ -52,7 +52,8 @@ def in_place(buffer: pickle.PickleBuffer) -> bytes:
 
 def dumps(value: object) -> bytes:
     """Pickle with buffers in band."""
-    return cloudpickle.dumps(value, protocol=5)
+    data: bytes = cloudpickle.dumps(value, protocol=5)
+    return data
 
 
 def pickled(value: object, pickler: type[cloudpickle.Pickler] = cloudpickle.Pickler) -> Pickled:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from jaz_actors.errors import KeyRefused
 from jaz_actors.ids import InvokeId, PathCounter, new_run_id
 
-_paths = st.lists(st.one_of(st.integers(0, 99).map(str), st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)), min_size=1)
+_paths = st.lists(
+    st.one_of(st.integers(0, 99).map(str), st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)), min_size=1
+)
 
 
 @given(_paths)

@@ -23,7 +23,6 @@ from jaz_actors import (
     Failed,
     Hook,
     IterationLimit,
-    Outcome,
     Raised,
     RecursionLimit,
     ReturnType,
@@ -98,7 +97,8 @@ async def test_children_get_paths_by_the_order_of_calls_and_a_frame_of_their_own
         if request.invoke_id.depth == 1:
             return (
                 "import asyncio\nsecret = 1\n"
-                "return await asyncio.gather(*(ainvoke(task='t', i=i) for i in range(3)), ainvoke(task='t', i=9, key='k'))"
+                "three = [ainvoke(task='t', i=i) for i in range(3)]\n"
+                "return await asyncio.gather(*three, ainvoke(task='t', i=9, key='k'))"
             )
         path = request.invoke_id.path.partition(".")[2]
         return f"return {path!r}, i, 'secret' in globals()"
@@ -173,12 +173,7 @@ async def test_twenty_outcomes_of_which_some_raise_and_some_lose_their_frame() -
     def answer(request: CompletionRequest) -> str:
         if request.iteration:
             return "return 'after a loss'"
-        return (
-            "import os\n"
-            "if i < 3:\n    raise ValueError(i)\n"
-            "if i < 5:\n    os._exit(1)\n"
-            "return i"
-        )
+        return "import os\nif i < 3:\n    raise ValueError(i)\nif i < 5:\n    os._exit(1)\nreturn i"
 
     with answers(answer):
         outcomes = [outcome async for outcome in amap([{"i": i} for i in range(20)])]
@@ -289,11 +284,7 @@ async def test_a_started_invocation_shows_its_events_and_its_result() -> None:
     assert [type(event).__name__ for event in seen] == [
         "InvokeEnter",
         "InvokeSend",
-        *(
-            ["LLMQueryEnter", "LLMQuerySend", "LLMQueryComplete", "LLMQueryExit"]
-            + ["REPLExecEnter", "REPLExecSend", "REPLExecComplete", "REPLExecExit"]
-        )
-        * 2,
+        *[f"{span}{stage}" for span in ("LLMQuery", "REPLExec") for stage in ("Enter", "Send", "Complete", "Exit")] * 2,
         "InvokeComplete",
         "InvokeExit",
     ]
@@ -714,5 +705,3 @@ async def test_eight_children_run_side_by_side() -> None:
 async def test_a_turn_timeout_of_the_configuration_holds() -> None:
     backend = Scripted(["while True: pass", "return __history__[0].repl_output"])
     assert "stopped after 0.3 s" in await ainvoke(ConfigOverride(backend=backend, repl=REPL(timeout=0.3)))
-
-

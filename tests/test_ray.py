@@ -59,7 +59,7 @@ async def test_a_killed_host_fails_its_invocations_quickly_and_no_others() -> No
     with ConfigOverride(backend=Scripted([code])):
         started = [await start(i=i) for i in range(12)]
         victim = (await _hosts(2))[0]
-        frames = [p for p in psutil.Process(victim).children(recursive=True)]
+        frames = list(psutil.Process(victim).children(recursive=True))
         at = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         outcomes = [await invocation.outcome() for invocation in started]
@@ -169,7 +169,9 @@ async def test_two_drivers_on_one_cluster_do_not_disturb_each_other(tmp_path: Pa
     script.write_text(_DRIVER)
     environment = os.environ | {"RAY_ADDRESS": address}
     drivers = [
-        subprocess.Popen([sys.executable, script, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        subprocess.Popen(
+            [sys.executable, script, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         for name in ("one", "two")
     ]
     said = await asyncio.gather(*(asyncio.to_thread(driver.communicate, timeout=60) for driver in drivers))
@@ -194,7 +196,9 @@ async def test_a_driver_that_is_killed_leaves_no_host_or_frame_behind(tmp_path: 
         "asyncio.run(main())\n"
     )
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    driver = subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    driver = subprocess.Popen(
+        [sys.executable, script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert driver.stdout is not None
     hosts = [psutil.Process(int(pid)) for pid in (await asyncio.to_thread(driver.stdout.readline)).split()]
     below = [process for host in hosts for process in [host, *host.children(recursive=True)]]

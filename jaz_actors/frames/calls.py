@@ -15,6 +15,7 @@ from jaz_actors.descriptions import description_of
 from jaz_actors.errors import HookActivationError, RecursionLimitExceeded
 from jaz_actors.frames.link import Link
 from jaz_actors.frames.wire import ChildCall, ReferenceCall, Reply, Serve, Served
+from jaz_actors.hooks.base import Hook, check_activation
 from jaz_actors.ids import PathCounter
 from jaz_actors.inputs import InputPacker
 from jaz_actors.payload import Payload, ReferenceRecord
@@ -31,10 +32,11 @@ class FrameCalls:
     The lock orders calls: the ordinal of a child is taken at the moment of the call.
     """
 
-    def __init__(self, home: str, *, recursion: bool, children: int) -> None:
+    def __init__(self, home: str, *, depth: int, recursion: bool, children: int) -> None:
         self.home = home
         self.table = ReferenceTable(home)
         self.link: Link
+        self._depth = depth
         self._recursion = recursion
         self._lock = threading.Lock()
         self._paths = PathCounter(children)
@@ -71,8 +73,9 @@ class FrameCalls:
 
     def _child(self, hooks: tuple[object, ...], key: str | None, inputs: dict[str, object]) -> ChildCall:
         if not self._recursion:
-            raise RecursionLimitExceeded(0, 0)
+            raise RecursionLimitExceeded(self._depth + 1, self._depth)
         specs = tuple(_hook_spec(hook) for hook in hooks)
+        check_activation([hook for hook in hooks if isinstance(hook, Hook)], ())
         with self._lock:
             component = self._paths.take(key)
         return ChildCall(component, self._packer.pack_all(inputs, component, description_of), specs)
@@ -117,9 +120,8 @@ class FrameCalls:
         return self._packer.pack("result", value, _FRAME, share=False)
 
 
-def _arguments(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = unpack(payload)  # type: ignore[misc]
-    return args, kwargs
+def _arguments(payload: Payload) -> Any:
+    return unpack(payload)
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:

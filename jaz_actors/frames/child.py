@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import socket
 import threading
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from jaz_actors.payload import PackedInput, SharedBuffer
 from jaz_actors.render import abbreviate, type_name, value_text
 from jaz_actors.shared import map_shared
 from jaz_actors.transfer import error_record, pack, unpack
-
 
 _NAMES_REPORTED = 50
 
@@ -51,7 +51,7 @@ def run_frame(connection: socket.socket) -> None:
     link = Link(connection, serve)
     setup = link.next_command()
     assert isinstance(setup, Setup)
-    calls = FrameCalls(setup.home, recursion=setup.recursion, children=setup.children)
+    calls = FrameCalls(setup.home, depth=setup.depth, recursion=setup.recursion, children=setup.children)
     calls.link = link
     calls_ready.set()
     refs.install(calls)
@@ -173,11 +173,12 @@ def value_text_or_error(value: object) -> str:
 
 
 def _rejection(hint: bytes, value: object) -> str | None:
-    import pickle
-
     from jaz_actors.hooks.returns import check_return
 
-    return check_return(pickle.loads(hint), value)
+    try:
+        return check_return(pickle.loads(hint), value)
+    except Exception as error:
+        return f"the check itself failed: {type(error).__name__}: {error}."
 
 
 def _has_children() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import threading
@@ -42,10 +43,8 @@ class Output:
     def end(self, *, spare: frozenset[int]) -> int:
         """End a turn; returns the bytes that sys.stderr wrote. Threads still alive, but for `spare`, fall silent."""
         for stream in (self._stdout, self._stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):  # the code closed or broke its own stdout
                 stream.flush()
-            except (OSError, ValueError):  # the code closed or broke its own stdout
-                pass
         # Only what started before the end of the turn is known to belong to it.
         old = frozenset(thread.ident for thread in threading.enumerate() if thread.ident is not None) - spare
         self._out.silenced = self._err.silenced = old
@@ -54,5 +53,4 @@ class Output:
 
 def _stream(raw: _Counting) -> io.TextIOWrapper:
     buffered = io.BufferedWriter(raw, 8192)
-    stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    return stream
+    return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -105,10 +105,7 @@ class FrameProcess:
         while self._unsent:
             data, descriptors = self._unsent[0]
             try:
-                if descriptors:
-                    sent = socket.send_fds(self._link, [data], descriptors)
-                else:
-                    sent = self._link.send(data)
+                sent = socket.send_fds(self._link, [data], descriptors) if descriptors else self._link.send(data)
             except BlockingIOError:
                 self._loop.add_writer(self._link.fileno(), self._flush)
                 return

@@ -84,10 +84,10 @@ def _future_flags(statement: ast.ImportFrom, filename: str) -> int:
 
     flags = 0
     for alias in statement.names:
-        feature = getattr(__future__, alias.name, None)
-        if not hasattr(feature, "compiler_flag"):
+        flag = getattr(getattr(__future__, alias.name, None), "compiler_flag", None)
+        if flag is None:
             raise SyntaxError(f"future feature {alias.name} is not defined", (filename, statement.lineno, 1, None))
-        flags |= feature.compiler_flag
+        flags |= flag
     return flags
 
 
@@ -171,7 +171,7 @@ def _bound_names(nodes: list[ast.AST]) -> Iterator[str]:
             case _:
                 type_alias = getattr(ast, "TypeAlias", None)
                 if type_alias is not None and isinstance(node, type_alias):
-                    yield node.name.id  # type: ignore[attr-defined]
+                    yield node.name.id
 
 
 class _TopLevel(ast.NodeTransformer):

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from jaz_actors.errors import ConfigurationError, FrameLost, FrameStartFailed, InputRefused
 from jaz_actors.frames import posix
 from jaz_actors.frames.process import FrameOptions, FrameProcess, Zygote
@@ -133,6 +135,7 @@ class ReplSession:
         scope: tuple[PackedInput, ...],
         limits: Limits,
         *,
+        depth: int = 1,
         recursion: bool,
         return_hint: bytes | None,
         shared: dict[SharedBuffer, int],
@@ -141,7 +144,7 @@ class ReplSession:
 
         Raises InputRefused for an input that cannot be loaded or shown there, FrameStartFailed otherwise.
         """
-        self._setup = Setup("", inputs, scope, limits, recursion, return_hint, shared=tuple(shared))
+        self._setup = Setup("", inputs, scope, limits, depth, recursion, return_hint, shared=tuple(shared))
         self._descriptors = tuple(shared.values())
         return await self._fresh_frame()
 
@@ -150,11 +153,9 @@ class ReplSession:
         frame = self._frame = await self._zygote.fork()
         frame.on_message = self._received
         frame.on_end = lambda reason: self._ended(frame, reason)
-        plain = self._setup
-        setup = Setup(
-            self._home(frame.number), plain.inputs, plain.scope, plain.limits, plain.recursion, plain.return_hint,
-            tuple(self._history), self._children, plain.shared,
-        )  # fmt: skip
+        setup = msgspec.structs.replace(
+            self._setup, home=self._home(frame.number), history=tuple(self._history), children=self._children
+        )
         self._unsent_history = 0
         self._fresh_output = False
         self._answer = asyncio.get_running_loop().create_future()

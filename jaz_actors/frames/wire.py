@@ -39,6 +39,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     inputs: tuple[PackedInput, ...]
     scope: tuple[PackedInput, ...]
     limits: Limits
+    depth: int = 1
     recursion: bool = True
     return_hint: bytes | None = None
     history: tuple[HistoryItem, ...] = ()

@@ -6,6 +6,7 @@ every frame begins as a copy of it. It never runs model code itself, and ends, w
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -152,10 +153,8 @@ class Zygote:
         self.kill_orphans()
 
     def _send(self, message: Forked | Died) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the host is gone: the next receive says so and ends this process
             self._control.send(msgspec.msgpack.encode(message))
-        except OSError:
-            pass  # the host is gone; the next receive says so and ends this process
 
 
 def _reseed() -> None:

@@ -12,6 +12,7 @@ from jaz_actors import events
 from jaz_actors.effects import Abort, Effect
 from jaz_actors.errors import HookActivationError, HookFailed
 from jaz_actors.events import EVENT_TYPES, Event
+from jaz_actors.frames.entry import frame_calls
 from jaz_actors.hooks.stages import check_effects
 from jaz_actors.transfer import error_record
 
@@ -84,6 +85,8 @@ class Hook:
         return None
 
     def __enter__(self) -> Self:
+        if frame_calls() is not None:
+            raise HookActivationError(type(self).__name__, "agent code gives hooks to a call: invoke(hook, task=...)")
         with _lock:
             if id(self) in _activated:
                 raise HookActivationError(type(self).__name__, "this instance is active already; make another")

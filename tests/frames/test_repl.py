@@ -145,7 +145,9 @@ async def test_a_traceback_shows_the_agents_lines_and_no_machinery() -> None:
         assert "jaz_actors" not in text
 
 
-@pytest.mark.parametrize("code", ["exit()", "raise SystemExit(3)", "raise KeyboardInterrupt", "import sys; sys.exit(2)"])
+@pytest.mark.parametrize(
+    "code", ["exit()", "raise SystemExit(3)", "raise KeyboardInterrupt", "import sys; sys.exit(2)"]
+)
 async def test_exits_are_observations_and_leave_the_frame_alive(code: str) -> None:
     async with a_repl() as repl:
         await repl.text("x = 1")
@@ -162,7 +164,10 @@ async def test_history_is_there_in_full_with_the_exception() -> None:
     async with a_repl() as repl:
         await repl.text("print('x' * 5000)")
         await repl.text("1 / 0")
-        code = "h = __history__\nreturn len(h), len(h[0].repl_output), type(h[1].repl_exception).__name__, h[0].llm_response"
+        code = (
+            "h = __history__\n"
+            "return len(h), len(h[0].repl_output), type(h[1].repl_exception).__name__, h[0].llm_response"
+        )
         assert await repl.value(code) == (2, 5001, "ZeroDivisionError", "print('x' * 5000)")
 
 
@@ -396,7 +401,7 @@ async def test_showing_an_input_that_hangs_is_refused_in_time() -> None:
                 pass
 
     started = time.monotonic()
-    with pytest.raises(InputRefused, match="over 0.5 s"):
+    with pytest.raises(InputRefused, match=r"over 0\.5 s"):
         async with a_repl(REPL(timeout=0.5), thing=Slow()):
             pass
     assert time.monotonic() - started < 5
