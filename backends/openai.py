@@ -1,28 +1,103 @@
-"""Any server that speaks OpenAI's chat completions API. Text in, text out; no token ids."""
+"""Any server with OpenAI's chat completions API. Knows no tokens, only text."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
 
-from jaz_actors.backends.http import MAX_CONNECTIONS, READ_SECONDS, HttpClient
-from jaz_actors.backends.retry import RetryPolicy
-from jaz_actors.errors import ConfigurationError, ContentFiltered, MalformedResponse
+import httpx
+import msgspec
+
+from jaz_actors.backends.environment import ApiKey
+from jaz_actors.backends.http_client import Endpoint, HttpClient
+from jaz_actors.backends.refusals import Explanation, error_of, explain
+from jaz_actors.backends.retry import RetryPolicy, with_retries
+from jaz_actors.backends.sse import events
+from jaz_actors.errors import (
+    BackendError,
+    ConfigurationError,
+    ContentFiltered,
+    GenerationAborted,
+    MalformedResponse,
+    ServerUnavailable,
+)
 from jaz_actors.messages import Completion, FinishReason, Usage
 from jaz_actors.protocols import CompletionRequest
 
-_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "content_filter": "content_filter"}
+KEY_VARIABLE = "OPENAI_API_KEY"
+_PATH: Final = "/chat/completions"
+_OWN_KEYS = frozenset({"model", "messages", "stream", "n"})
+_FINISH: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+    "abort": "abort",
+}
+
+
+class _Part(msgspec.Struct, frozen=True):
+    text: str = ""
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: str | list[_Part] | None = None
+    refusal: str | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class _PromptDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+    def counted(self) -> Usage:
+        details = self.prompt_tokens_details
+        return Usage(self.prompt_tokens, self.completion_tokens, details.cached_tokens if details else None)
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    """`message` in a whole answer, `delta` in a streamed piece of one."""
+
+    message: _Message | None = None
+    delta: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """A whole answer, or one streamed piece. Some servers put an error into an answer with status 200."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: msgspec.Raw | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
 
 
 class OpenAI:
-    """model:     sent with every request.
-    base_url:  up to and including `/v1`.
-    api_key:   None reads the environment variable `OPENAI_API_KEY` in the process that makes the requests.
-    stream:    ask for a stream, so that a cancelled request ends at the server at once.
-    params:    further fields of the request: temperature, max_tokens, ...
+    """A model behind a chat completions endpoint.
 
-    Raises ContentFiltered for a refusal or a filtered answer, and BackendError subclasses for everything else.
+    model:       the server's name for it, and the label under which completions are recorded.
+    base_url:    up to and with the version, e.g. "http://localhost:8000/v1".
+    api_key:     is pickled with the backend. None reads OPENAI_API_KEY at the first call, in that process,
+                 whatever the base_url; without a key, none is sent.
+    stream:      receive the answer piece by piece; for servers and proxies that end silent connections.
+    extra_body:  further fields of the request, for whatever the server takes.
+    timeout, max_connections:  see Endpoint.
+
+    Raises ConfigurationError at construction for what cannot work.
     """
 
     def __init__(
@@ -32,88 +107,124 @@ class OpenAI:
         base_url: str = "https://api.openai.com/v1",
         api_key: str | None = None,
         stream: bool = False,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008  frozen
-        read_timeout: float | None = READ_SECONDS,
-        max_connections: int = MAX_CONNECTIONS,
-        **params: Any,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        timeout: float | None = 600.0,
+        max_connections: int = 1024,
+        retry: RetryPolicy | None = None,
     ) -> None:
-        if not model:
-            raise ConfigurationError("model", "name the model to ask for")
-        reserved = params.keys() & {"messages", "n"}
-        if reserved:
-            raise ConfigurationError(min(reserved), "is set by the runtime")
         self._model = model
-        self._api_key = api_key
         self._stream = stream
-        self._retry = retry
-        self._params = params
-        self._http = HttpClient(
-            "OpenAI", base_url, headers=self._headers, read_timeout=read_timeout, max_connections=max_connections
+        self._retry = retry or RetryPolicy()
+        self._fields = _fields(temperature, max_tokens, extra_body or {})
+        key = ApiKey(api_key, None if api_key is not None else KEY_VARIABLE)
+        self._client = HttpClient(
+            f"OpenAI({model})",
+            Endpoint(base_url, api_key=key, timeout=timeout, max_connections=max_connections),
         )
 
     @property
     def model(self) -> str:
         return self._model
 
-    def _headers(self) -> Mapping[str, str]:
-        key = self._api_key or os.environ.get("OPENAI_API_KEY")
-        return {"authorization": f"Bearer {key}"} if key else {}
-
     async def complete(self, request: CompletionRequest) -> Completion:
-        body = {
-            **self._params,
-            "model": self._model,
-            "messages": [{"role": message.role, "content": message.content} for message in request.messages],
-        }
-        attempt = self._streamed if self._stream else self._whole
-        return await self._retry.run(request, lambda: attempt(body))
+        body = self._body(request)
 
-    async def _whole(self, body: dict[str, Any]) -> Completion:
-        answer = await self._http.post_json("/chat/completions", body)
-        try:
-            choice = answer["choices"][0]
-            message = choice["message"]
-            content, refusal, finish = message.get("content"), message.get("refusal"), choice.get("finish_reason")
-            return self._completion(content or "", refusal, finish, answer.get("usage"), answer.get("model"))
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise MalformedResponse("OpenAI", f"the answer has no choices[0].message: {error!r}") from error
+        async def attempt(_: int) -> Completion:
+            answer = await (self._streamed(body) if self._stream else self._whole(body))
+            return self._completion(answer)
 
-    async def _streamed(self, body: dict[str, Any]) -> Completion:
-        parts: list[str] = []
-        refusal = finish = usage = model = None
-        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        async with self._http.stream("/chat/completions", body) as events:
-            async for data in events:
-                chunk = self._http.decode(data)
-                try:
-                    usage = chunk.get("usage") or usage
-                    model = chunk.get("model") or model
-                    for choice in chunk["choices"][:1]:
-                        delta = choice.get("delta") or {}
-                        parts.append(delta.get("content") or "")
-                        refusal = delta.get("refusal") or refusal
-                        finish = choice.get("finish_reason") or finish
-                except (KeyError, TypeError, AttributeError) as error:
-                    raise MalformedResponse("OpenAI", f"a chunk has no choices: {error!r}") from error
-        return self._completion("".join(parts), refusal, finish, usage, model)
-
-    def _completion(
-        self, content: str, refusal: str | None, finish: str | None, usage: Mapping[str, Any] | None, model: str | None
-    ) -> Completion:
-        if refusal:
-            raise ContentFiltered("OpenAI", f"the model refused: {refusal}")
-        reason = _FINISH.get(finish or "", "unknown")
-        if reason == "content_filter":
-            raise ContentFiltered("OpenAI", "the answer was cut by the provider's content filter")
-        return Completion(content, reason, model or self._model, _usage(usage or {}))
+        return await with_retries(attempt, policy=self._retry, on_retry=request.on_retry)
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._client.aclose()
 
     def __repr__(self) -> str:
-        return f"OpenAI({self._model!r}, base_url={self._http.base_url!r})"
+        return f"OpenAI({self._model!r}, base_url={self._client.endpoint.shown!r})"
+
+    def _body(self, request: CompletionRequest) -> bytes:
+        fields: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        }
+        if self._stream:
+            fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        return msgspec.json.encode(fields | self._fields)
+
+    async def _whole(self, body: bytes) -> _Answer:
+        return self._decoded(await self._client.post(_PATH, body))
+
+    async def _streamed(self, body: bytes) -> _Answer:
+        async with self._client.stream("POST", _PATH, body) as response:
+            return await self._joined(response)
+
+    async def _joined(self, response: httpx.Response) -> _Answer:
+        """The whole answer from its pieces."""
+        texts: list[str] = []
+        refusals: list[str] = []
+        finish: str | None = None
+        usage: _Usage | None = None
+        async for piece in self._pieces(response):
+            usage = piece.usage or usage
+            for choice in piece.choices[:1]:
+                finish = choice.finish_reason or finish
+                if choice.delta is not None:
+                    texts.append(choice.delta.text)
+                    refusals.append(choice.delta.refusal or "")
+        message = _Message("".join(texts), "".join(refusals))
+        return _Answer([_Choice(message, finish_reason=finish)], usage)
+
+    async def _pieces(self, response: httpx.Response) -> AsyncIterator[_Answer]:
+        finished = False
+        async for data in events(response.aiter_bytes()):
+            if data == b"[DONE]":
+                return
+            piece = self._decoded(data)
+            finished = finished or any(choice.finish_reason for choice in piece.choices)
+            yield piece
+        if not finished:
+            raise ServerUnavailable(self._client.name, "the stream ended before the answer did")
+
+    def _decoded(self, data: bytes) -> _Answer:
+        try:
+            answer = _answers.decode(data)
+        except msgspec.DecodeError as error:
+            raise MalformedResponse(self._client.name, f"{error}: {data[:200]!r}") from error
+        if answer.error is not None and bytes(answer.error) != b"null":
+            raise self._error_in(bytes(answer.error))
+        return answer
+
+    def _error_in(self, error: bytes) -> BackendError:
+        """An error in an answer with status 200. Its code is often the status that it would have had."""
+        said = explain(b'{"error":' + error + b"}") or Explanation("an error without explanation")
+        status = int(said.code) if re.fullmatch(r"[45]\d\d", said.code) else None
+        return error_of(self._client.name, status, said)
+
+    def _completion(self, answer: _Answer) -> Completion:
+        name = self._client.name
+        message = answer.choices[0].message if answer.choices else None
+        if message is None:
+            raise MalformedResponse(name, "the answer has no choice with a message")
+        finish = _FINISH.get(answer.choices[0].finish_reason or "", "unknown")
+        if message.refusal:
+            raise ContentFiltered(name, message.refusal)
+        if finish == "content_filter":
+            raise ContentFiltered(name, "the answer was cut off by the provider's content filter")
+        if finish == "abort":
+            raise GenerationAborted(name, "the server ended the request before it was complete")
+        usage = answer.usage.counted() if answer.usage is not None else Usage()
+        return Completion(message.text, finish, self._model, usage)
 
 
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details") or {}
-    return Usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
+def _fields(temperature: float | None, max_tokens: int | None, extra: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"temperature": temperature, "max_tokens": max_tokens}
+    fields = {name: value for name, value in named.items() if value is not None}
+    taken = extra.keys() & (_OWN_KEYS | fields.keys())
+    if taken:
+        raise ConfigurationError("extra_body", f"{min(taken)!r} is set otherwise")
+    try:
+        msgspec.json.encode(extra)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError("extra_body", f"cannot be written as JSON: {error}") from error
+    return fields | dict(extra)

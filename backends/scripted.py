@@ -1,7 +1,7 @@
-"""A backend whose answers are given beforehand: by a function, a list, or a list for each invocation. No model, no I/O.
+"""A backend whose answers are given beforehand, in code or as lists. No model, no I/O.
 
-Public, for tests, examples and benchmarks. The answer function runs in the host; on Ray it is a pickled copy, so it
-should depend on its request alone.
+Public, for tests, examples and benchmarks. An answer function runs in the host; on Ray it is a pickled
+copy, so it should depend on its request alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jaz_actors.protocols import CompletionRequest
 
 Answer = str | Completion
 AnswerFunction = Callable[[CompletionRequest], Answer | Awaitable[Answer]]
+Replies = Sequence[str]
 
 
 class ScriptEnded(BackendError):
@@ -23,22 +24,26 @@ class ScriptEnded(BackendError):
 
 
 class Scripted:
-    """answer: a function of the request; or the replies of the successive turns of every invocation; or a mapping from
-        an invocation's path (`"0"`, `"0.1"`; `"*"` is any other) to its replies.
-    delay: seconds before each answer, or a function of the request.
+    """Answers as it was told to.
 
-    Usage counts whitespace-separated words in place of tokens. Raises ScriptEnded past the end of a list.
+    answer: a function of the request, sync or async; or the replies of the successive turns of every
+            invocation; or a mapping from an invocation's path (`"0"`, `"0.1"`; `"*"` stands for any other)
+            to its replies.
+    delay:  seconds before each answer, or a function of the request that gives them.
+
+    Usage counts words in place of tokens: of the prompt by its spaces, of the reply by whitespace. A
+    Completion given by a function is passed on as it is. Raises ScriptEnded past the end of a list.
     """
 
     def __init__(
         self,
-        answer: AnswerFunction | Sequence[str] | Mapping[str, Sequence[str]],
+        answer: AnswerFunction | Replies | Mapping[str, Replies],
         *,
         delay: float | Callable[[CompletionRequest], float] = 0.0,
         model: str = "scripted",
     ) -> None:
-        if isinstance(answer, str) or not (callable(answer) or isinstance(answer, (Sequence, Mapping))):
-            raise ConfigurationError("answer", "give a function, a list of replies, or a mapping from path to replies")
+        if not callable(answer):
+            _check_script(answer)
         self._answer = answer
         self._delay = delay
         self._model = model
@@ -51,32 +56,42 @@ class Scripted:
         delay = self._delay(request) if callable(self._delay) else self._delay
         if delay > 0:
             await asyncio.sleep(delay)
-        answer = self._reply(request)
-        if inspect.isawaitable(answer):
+        answer = self._answer(request) if callable(self._answer) else self._reply(self._answer, request)
+        if not isinstance(answer, (str, Completion)) and inspect.isawaitable(answer):
             answer = await answer
+        if isinstance(answer, str):
+            prompt = sum(message.content.count(" ") + 1 for message in request.messages)
+            return Completion(answer, "stop", self._model, Usage(prompt, len(answer.split()), 0, 0.0))
         if isinstance(answer, Completion):
             return answer
-        prompt = sum(message.content.count(" ") + 1 for message in request.messages)
-        usage = Usage(prompt, len(answer.split()), 0, 0.0)
-        return Completion(answer, "stop", self._model, usage)
+        raise ConfigurationError(
+            "answer", f"the function gave {type(answer).__name__}, not a str or a Completion"
+        )
 
-    def _reply(self, request: CompletionRequest) -> Answer | Awaitable[Answer]:
-        if callable(self._answer):
-            return self._answer(request)
-        replies: Sequence[str]
-        if isinstance(self._answer, Mapping):
-            path = request.invoke_id.path
-            replies = self._answer.get(path) or self._answer.get("*") or ()
-        else:
-            replies = self._answer
-        if request.iteration >= len(replies):
+    def _reply(self, script: Replies | Mapping[str, Replies], request: CompletionRequest) -> str:
+        path = request.invoke_id.path
+        if isinstance(script, Mapping):
+            script = script[path] if path in script else script.get("*", ())
+        if request.iteration >= len(script):
             raise ScriptEnded(
-                self._model, f"the script of {request.invoke_id.path} has {len(replies)} turns, and another was asked for"
+                self._model, f"the script of {path} has {len(script)} turns, and another was asked for"
             )
-        return replies[request.iteration]
+        return script[request.iteration]
 
     async def aclose(self) -> None:
         pass
 
     def __repr__(self) -> str:
         return f"Scripted(model={self._model!r})"
+
+
+def _check_script(script: object) -> None:
+    scripts = list(script.values()) if isinstance(script, Mapping) else [script]
+    for replies in scripts:
+        if isinstance(replies, str) or not isinstance(replies, Sequence):
+            raise ConfigurationError(
+                "answer", "give a function, a list of replies, or a mapping from path to replies"
+            )
+        wrong = next((reply for reply in replies if not isinstance(reply, str)), None)
+        if wrong is not None:
+            raise ConfigurationError("answer", f"a reply is {type(wrong).__name__}, not a str")

@@ -1,207 +1,234 @@
-"""SGLang's native `/generate`: token ids in, token ids and logprobs out. Also what the embedded engine speaks.
+"""SGLang's native API: token ids out, sampled ids and their log-probabilities back.
 
-Facts of the API: SGLang 0.5.23. What comes back is checked here, because everything behind trusts it.
+Knows one server, no pool.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import uuid
-from dataclasses import asdict, dataclass
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from jaz_actors.backends.chat_format import ChatFormat, TemplateFormat
-from jaz_actors.backends.http import MAX_CONNECTIONS, READ_SECONDS, HttpClient
-from jaz_actors.backends.retry import RetryPolicy
-from jaz_actors.errors import (
-    BackendError,
-    ConfigurationError,
-    GenerationAborted,
-    MalformedResponse,
-    RequestRefused,
-)
-from jaz_actors.messages import Completion, FinishReason, Message, SampledTokens, Usage
+import msgspec
+
+from jaz_actors.backends.chat_format import ChatFormat, HFChatFormat
+from jaz_actors.backends.environment import ApiKey
+from jaz_actors.backends.generate_api import Generated, Sampling, generate_body, read_generated
+from jaz_actors.backends.http_client import Endpoint, HttpClient
+from jaz_actors.backends.retry import RetryPolicy, with_retries
+from jaz_actors.errors import BackendError, ConfigurationError, MalformedResponse, ModelNotFound
+from jaz_actors.messages import Completion, Message, SampledTokens, Usage
 from jaz_actors.protocols import CompletionRequest
+
+__all__ = ["SGLang", "Sampling"]
 
 logger = logging.getLogger(__name__)
 
-ABORT_SECONDS = 2.0
-LABEL = "SGLang"
+ABORT_SECONDS: Final = 5.0
+THREAD_CHARACTERS: Final = 20_000  # a prompt this long takes milliseconds to tokenise, too long for the loop
+
+
+class _ModelInfo(msgspec.Struct, frozen=True):
+    tokenizer_path: str | None = None
+    weight_version: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters as SGLang names them."""
-
-    temperature: float = 1.0
-    max_new_tokens: int = 1024
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ConfigurationError("temperature", "must be at least 0")
-        if self.max_new_tokens < 1:
-            raise ConfigurationError("max_new_tokens", "must be at least 1")
+class _Settings:
+    label: str
+    endpoint: Endpoint
+    chat_format: ChatFormat | None
+    sampling: Sampling
+    retry: RetryPolicy
 
 
 class SGLang:
-    """base_url:   of one server.
-    tokenizer:  folder of the model's tokenizer, or a ChatFormat; None takes the folder that the server names.
-    sampling:   for every request.
+    """A model behind SGLang's `/generate`.
 
-    Raises MalformedResponse when ids, logprobs and counts do not agree, GenerationAborted when the server cut the
-    request short, BackendError subclasses otherwise.
+    base_url:     e.g. "http://localhost:30000".
+    model_path:   the folder of its tokenizer and chat template. None takes the one that the server names,
+                  if that folder exists here.
+    chat_format:  in place of model_path, for a format of one's own.
+    model:        the label under which completions are recorded; by default the folder's name.
+    timeout, max_connections:  see Endpoint.
+
+    The prefix cache is asked for under the weight version last seen in an answer. Between an update of the
+    weights and the first answer after it, a request may therefore meet the old version's cache; one that
+    knows of the update calls `note_weight_version` first. A prompt id that the model does not know would
+    end the server, so it is refused here.
     """
 
     def __init__(
         self,
         base_url: str,
         *,
-        tokenizer: str | Path | ChatFormat | None = None,
-        sampling: Sampling = Sampling(),  # noqa: B008  frozen
+        model_path: str | Path | None = None,
+        chat_format: ChatFormat | None = None,
+        sampling: Sampling | None = None,
         model: str | None = None,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008  frozen
-        read_timeout: float | None = READ_SECONDS,
-        max_connections: int = MAX_CONNECTIONS,
+        api_key: str | None = None,
+        timeout: float | None = 600.0,
+        max_connections: int = 1024,
+        retry: RetryPolicy | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._sampling = sampling
-        self._model = model or base_url
-        self._retry = retry
-        self._http = HttpClient(LABEL, base_url, read_timeout=read_timeout, max_connections=max_connections)
+        if chat_format is not None and model_path is not None:
+            raise ConfigurationError("chat_format", "give it or model_path, not both")
+        if model_path is not None:
+            chat_format = HFChatFormat(model_path)
+        endpoint = Endpoint(
+            base_url, api_key=ApiKey(api_key), timeout=timeout, max_connections=max_connections
+        )
+        label = model or (Path(model_path).name if model_path is not None else "sglang")
+        self.__setstate__(
+            _Settings(label, endpoint, chat_format, sampling or Sampling(), retry or RetryPolicy())
+        )
+
+    def __getstate__(self) -> _Settings:
+        return self._settings
+
+    def __setstate__(self, settings: _Settings) -> None:
+        self._settings = settings
+        self._client = HttpClient(f"SGLang({settings.endpoint.shown})", settings.endpoint)
         self._format: ChatFormat | None = None
-        self._opening: asyncio.Task[ChatFormat] | None = None
-        self._version: str | None = None
+        self._loading = asyncio.Lock()  # protects the first use: the tokenizer is read once
+        self._weight_version: str | None = None
         self._aborts: set[asyncio.Task[None]] = set()
 
     @property
     def model(self) -> str:
-        return self._model
+        return self._settings.label
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_format": None, "_opening": None, "_aborts": set()}
+    def note_weight_version(self, version: str) -> None:
+        """The server has these weights from now on."""
+        self._weight_version = version
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        chat_format = self._format or await self._open()
-        prompt = self._prompt_ids(chat_format, request.messages)
-        return await self._retry.run(request, lambda: self._attempt(chat_format, prompt, request))
+        async def attempt(number: int) -> Completion:
+            chat_format = await self._ready()
+            prompt_ids = await self._prompt_ids(chat_format, request.messages)
+            return await self._generate(chat_format, prompt_ids, rid=_rid(request, number))
 
-    def _prompt_ids(self, chat_format: ChatFormat, messages: tuple[Message, ...]) -> list[int]:
-        ids = chat_format.encode(messages)
-        outside = next((i for i in ids if not 0 <= i < chat_format.vocabulary_size), None)
-        if outside is not None:  # such an id ends the server's scheduler
-            raise RequestRefused(LABEL, f"token id {outside} is outside the vocabulary of {chat_format.vocabulary_size}")
-        return ids
+        return await with_retries(attempt, policy=self._settings.retry, on_retry=request.on_retry)
 
-    async def _open(self) -> ChatFormat:
-        """Load the tokenizer once, whoever comes first; a cancelled caller does not stop it for the others."""
-        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
-            self._opening = asyncio.create_task(self._load())
-        return await asyncio.shield(self._opening)
+    async def aclose(self) -> None:
+        """Waits for aborts under way, each of which is bounded. Idempotent."""
+        await asyncio.gather(*self._aborts)
+        await self._client.aclose()
 
-    async def _load(self) -> ChatFormat:
-        info = await self._http.get_json("/model_info")
-        self._version = info.get("weight_version")
-        source = self._tokenizer
-        if source is None:
-            source = info.get("tokenizer_path") or info.get("model_path")
-            if not isinstance(source, str) or not Path(source).is_dir():
-                raise ConfigurationError("tokenizer", f"the server names {source!r}, which is no folder here; give one")
-        if isinstance(source, (str, Path)):
-            self._format = await asyncio.to_thread(TemplateFormat, source)
-        else:
-            self._format = source
+    def __repr__(self) -> str:
+        return f"SGLang({self._settings.endpoint.shown!r}, model={self.model!r})"
+
+    async def _ready(self) -> ChatFormat:
+        if self._format is None:
+            async with self._loading:
+                if self._format is None:
+                    self._format = await self._first_use()
         return self._format
 
-    async def _attempt(self, chat_format: ChatFormat, prompt: list[int], request: CompletionRequest) -> Completion:
-        rid = f"{request.invoke_id}/{request.iteration}/{uuid.uuid4().hex[:8]}"
-        version = self._version
-        body = {
-            "input_ids": prompt,
-            "rid": rid,
-            "return_logprob": True,
-            "extra_key": version,
-            "sampling_params": {
-                **asdict(self._sampling),
-                "stop_token_ids": sorted(chat_format.stop_ids),
-                "no_stop_trim": True,
-                "skip_special_tokens": False,
-                "spaces_between_special_tokens": False,
-            },
-        }
-        try:
-            answer = await self._http.post_json("/generate", body)
-        except asyncio.CancelledError:
-            self._abort(rid)
-            raise
-        completion = self._checked(chat_format, prompt, answer, version)
-        assert completion.tokens is not None
-        self._version = completion.tokens.version_at_return
-        return completion
+    async def _first_use(self) -> ChatFormat:
+        info = await self._model_info()
+        if self._weight_version is None and info.weight_version is not None:
+            self._weight_version = str(info.weight_version)
+        chat_format = self._settings.chat_format
+        if chat_format is None:
+            if info.tokenizer_path is None:
+                raise ConfigurationError(
+                    "model_path", "the server names no tokenizer; give model_path or chat_format"
+                )
+            chat_format = HFChatFormat(info.tokenizer_path)
+        await asyncio.to_thread(chat_format.load)
+        return chat_format
 
-    def _checked(
-        self, chat_format: ChatFormat, prompt: list[int], answer: Any, version: str | None
-    ) -> Completion:
+    async def _model_info(self) -> _ModelInfo:
         try:
-            ids, meta = answer["output_ids"], answer["meta_info"]
-            finish, count = meta["finish_reason"], meta["completion_tokens"]
-            entries = meta.get("output_token_logprobs") or []
-            logprobs = [entry[0] for entry in entries]
-            logprob_ids = [entry[1] for entry in entries]
-            kind = finish["type"] if isinstance(finish, dict) else finish
-        except (KeyError, TypeError, IndexError) as error:
-            raise MalformedResponse(LABEL, f"a field is missing or of the wrong type: {error!r}") from error
-        if kind == "abort":
-            message = finish.get("message") if isinstance(finish, dict) else None
-            raise GenerationAborted(LABEL, message or "the server aborted the request")
-        _check_evidence(ids, logprobs, logprob_ids, count, chat_format.vocabulary_size)
-        visible = ids[:-1] if kind == "stop" and ids and ids[-1] in chat_format.stop_ids else ids
-        reason: FinishReason = kind if kind in ("stop", "length") else "unknown"
+            data = await self._client.get("/model_info")
+        except ModelNotFound:  # the older name of the same
+            data = await self._client.get("/get_model_info")
+        try:
+            return msgspec.json.decode(data, type=_ModelInfo)
+        except msgspec.DecodeError as error:
+            raise MalformedResponse(self._client.name, f"model_info: {error}: {data[:200]!r}") from error
+
+    async def _prompt_ids(self, chat_format: ChatFormat, messages: Sequence[Message]) -> list[int]:
+        """What the server is sent for these messages; the only place where ids come from text."""
+        if sum(len(message.content) for message in messages) > THREAD_CHARACTERS:
+            ids = await asyncio.to_thread(chat_format.encode, messages)
+        else:
+            ids = chat_format.encode(messages)
+        _check_prompt(ids, chat_format.vocabulary)
+        return ids
+
+    async def _generate(self, chat_format: ChatFormat, prompt_ids: list[int], *, rid: str) -> Completion:
+        submitted_under = self._weight_version
+        body = generate_body(
+            prompt_ids,
+            self._settings.sampling,
+            rid=rid,
+            stop_ids=chat_format.stop_ids,
+            weight_version=submitted_under,
+        )
+        try:
+            data = await self._client.post("/generate", body)
+        except asyncio.CancelledError:
+            self._abort_nowait(rid)
+            raise
+        generated = read_generated(
+            self._client.name, data, prompt_length=len(prompt_ids), vocabulary=chat_format.vocabulary
+        )
+        if generated.weight_version is not None:
+            self._weight_version = generated.weight_version
         return Completion(
-            chat_format.decode(visible),
-            reason,
-            self._model,
-            Usage(meta.get("prompt_tokens"), count, meta.get("cached_tokens")),
-            SampledTokens(prompt, ids, logprobs, version, meta.get("weight_version")),
+            chat_format.decode(_visible(generated, chat_format.stop_ids)),
+            generated.finish_reason,
+            self.model,
+            Usage(generated.prompt_tokens, len(generated.output_ids), generated.cached_tokens),
+            SampledTokens(
+                prompt_ids,
+                generated.output_ids,
+                generated.logprobs,
+                version_at_submit=submitted_under,
+                version_at_return=generated.weight_version,
+            ),
         )
 
-    def _abort(self, rid: str) -> None:
-        """Tell the server as well: a proxy in between may keep the connection open. Best effort, bounded."""
-
-        async def tell() -> None:
-            try:
-                async with asyncio.timeout(ABORT_SECONDS):
-                    await self._http.post_json("/abort_request", {"rid": rid})
-            except (BackendError, TimeoutError) as error:
-                logger.debug("abort of %s was not confirmed: %s", rid, error)
-
-        task = asyncio.create_task(tell())
+    def _abort_nowait(self, rid: str) -> None:
+        """The closed connection ends the request too, but only once the server looks at it."""
+        task = asyncio.get_running_loop().create_task(self._abort(rid), name=f"abort {rid}")
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
-    async def aclose(self) -> None:
-        if self._aborts:
-            await asyncio.wait(self._aborts)
-        if self._opening is not None:
-            self._opening.cancel()
-        await self._http.aclose()
-
-    def __repr__(self) -> str:
-        return f"SGLang({self._http.base_url!r})"
+    async def _abort(self, rid: str) -> None:
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                await self._client.post("/abort_request", msgspec.json.encode({"rid": rid}))
+        except (TimeoutError, BackendError) as error:
+            logger.debug("%s could not be aborted: %s", rid, error)
 
 
-def _check_evidence(ids: Any, logprobs: list[Any], logprob_ids: list[Any], count: Any, vocabulary: int) -> None:
-    """Raises MalformedResponse unless ids, logprobs and the count tell one story."""
-    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < vocabulary for i in ids):
-        raise MalformedResponse(LABEL, f"output_ids are not all ids below {vocabulary}")
-    if not len(ids) == len(logprobs) == count:
-        raise MalformedResponse(LABEL, f"{len(ids)} ids, {len(logprobs)} logprobs, completion_tokens {count}")
-    if ids != logprob_ids:
-        raise MalformedResponse(LABEL, "the logprobs are of other ids than output_ids")
-    if not all(isinstance(p, (int, float)) and not isinstance(p, bool) and math.isfinite(p) and p <= 1e-6 for p in logprobs):
-        raise MalformedResponse(LABEL, "a logprob is not a finite number of at most 0")
+def _rid(request: CompletionRequest, attempt: int) -> str:
+    """Unique even where a turn is queried again.
+
+    Servers abort by prefix; the last part is random and always as long, so no id is a prefix of another.
+    """
+    return f"{request.invoke_id}:{request.iteration}:{attempt}:{secrets.token_hex(4)}"
+
+
+def _check_prompt(ids: list[int], vocabulary: int) -> None:
+    if not ids:
+        raise ConfigurationError("chat format", "made no ids of the messages")
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        bad = next(i for i in ids if not 0 <= i < vocabulary)
+        raise ConfigurationError(
+            "chat format", f"made id {bad}, outside the model's vocabulary of {vocabulary}"
+        )
+
+
+def _visible(generated: Generated, stop_ids: tuple[int, ...]) -> list[int]:
+    """The sampled ids without the one that ended them."""
+    ids = generated.output_ids
+    ended = ids and generated.finish_reason == "stop" and ids[-1] in {*stop_ids, generated.stopped_by}
+    return ids[:-1] if ended else ids

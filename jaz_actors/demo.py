@@ -74,7 +74,6 @@ class Peak:
 def run_demo(options: DemoOptions) -> int:
     """0 when every invocation ended without an infrastructure failure and nothing was left behind."""
     started = time.monotonic()
-    folders = _leftover_folders()
     tasks = generate(options.seed, options.tasks)
     with Peak() as peak, EmbeddedEngine() as engine:
         backend = SGLang(
@@ -87,7 +86,7 @@ def run_demo(options: DemoOptions) -> int:
             outcomes, totals, seconds = asyncio.run(_fan_out(tasks))
         finally:
             shutdown()
-    left = _left_behind() + sorted(_leftover_folders() - folders)
+    left = _left_behind(totals["hosts"])
     report = _report(tasks, outcomes, totals, seconds) | {
         "peak_processes": peak.processes,
         "peak_private_mib": round(peak.private_bytes / 2**20),
@@ -100,7 +99,7 @@ def run_demo(options: DemoOptions) -> int:
     return 0 if accounted and not report["outcomes"].get("failed") and not left else 1
 
 
-async def _fan_out(tasks: list[Task]) -> tuple[list[Outcome], dict[str, int], float]:
+async def _fan_out(tasks: list[Task]) -> tuple[list[Outcome], dict[str, Any], float]:
     outcomes: dict[int, Outcome] = {}
     started = time.monotonic()
     with RecursionLimit(MAX_DEPTH), LiveTree():
@@ -108,15 +107,17 @@ async def _fan_out(tasks: list[Task]) -> tuple[list[Outcome], dict[str, int], fl
             assert outcome.index is not None
             outcomes[outcome.index] = outcome
     seconds = time.monotonic() - started
-    totals: Counter[str] = Counter()
-    for host in await statistics():
-        totals["turns"] += host.turns
-        totals["tokens"] += host.completion_tokens
-        totals["invocations"] += sum(host.outcomes.values())
-    return [outcomes[index] for index in range(len(tasks))], dict(totals), seconds
+    hosts = await statistics()
+    totals = {
+        "turns": sum(host.turns for host in hosts),
+        "tokens": sum(host.completion_tokens for host in hosts),
+        "invocations": sum(sum(host.outcomes.values()) for host in hosts),
+        "hosts": [host.pid for host in hosts],
+    }
+    return [outcomes[index] for index in range(len(tasks))], totals, seconds
 
 
-def _report(tasks: list[Task], outcomes: list[Outcome], totals: dict[str, int], seconds: float) -> dict[str, Any]:
+def _report(tasks: list[Task], outcomes: list[Outcome], totals: dict[str, Any], seconds: float) -> dict[str, Any]:
     by_kind: dict[str, list[int]] = {}
     for task, outcome in zip(tasks, outcomes, strict=True):
         right, of = by_kind.setdefault(task.kind, [0, 0])
@@ -165,16 +166,13 @@ def _short(text: str) -> str:
     return text if len(text) <= 70 else text[:69] + "…"
 
 
-def _left_behind() -> list[str]:
-    """Processes below this one that are still there a while after shutdown."""
+def _left_behind(hosts: list[int]) -> list[str]:
+    """Processes below this one, and folders of the hosts, that are still there a while after shutdown."""
     gone_by = time.monotonic() + DRAIN_SECONDS
     while True:
         left = [p for p in psutil.Process().children(recursive=True) if p.is_running() and p.status() != "zombie"]
         if not left or time.monotonic() > gone_by:
-            return [f"process {p.pid}" for p in left]
+            break
         psutil.wait_procs(left, timeout=0.2)
-
-
-def _leftover_folders() -> set[str]:
-    folder = Path(tempfile.gettempdir())
-    return {str(path) for pattern in ("jaz-frames-*", "jaz-engine-*") for path in folder.glob(pattern)}
+    folders = [path for pid in hosts for path in Path(tempfile.gettempdir()).glob(f"jaz-frames-{pid}-*")]
+    return [*(f"process {p.pid}" for p in left), *(str(path) for path in folders)]

@@ -1,7 +1,7 @@
-"""The HTTP face of the engine: the part of SGLang's native API that the client needs. Knows no tensor.
+"""The HTTP face of the engine: the part of SGLang's native API that a token-native client needs. Knows no tensor.
 
-Paths, field names, answer and error shapes follow SGLang 0.5.23, except that a token id outside the vocabulary is
-refused with 400.
+Paths, fields, answers and errors follow SGLang 0.5.23, except that a token id outside the vocabulary is refused with
+400; there it ends the server.
 """
 
 from __future__ import annotations
@@ -9,132 +9,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from jaz_actors.backends.embedded.engine import Engine, Sequence
-from jaz_actors.backends.embedded.sampling import SamplingParams, field_names
+from jaz_actors.backends.embedded.answers import WEIGHT_VERSION, answer
+from jaz_actors.backends.embedded.engine import Engine, EngineClosed
+from jaz_actors.backends.embedded.flights import ClientGone, Flight
+from jaz_actors.backends.embedded.requests import Prompts, Refused, parse
 
 VERSION = "embedded-1"
+CLIENT_CLOSED_REQUEST = 499
 
 
-class GenerateRequest(msgspec.Struct, kw_only=True):
-    """The body of `/generate`. Unknown top-level fields are ignored, as SGLang does."""
-
-    text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
-    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
-    return_logprob: bool | None = None
-    logprob_start_len: int | None = None
-    return_text_in_logprobs: bool = False
-    return_prompt_token_ids: bool = False
-    stream: bool = False
-    rid: str | list[str] | None = None
-    extra_key: str | None = None
-
-
-class Refused(Exception):
-    """A request that is answered with 400 and this body."""
-
-    def __init__(self, body: dict[str, Any]) -> None:
-        super().__init__(str(body))
-        self.body = body
-
-
-def _refused(message: str) -> Refused:
-    return Refused({"error": {"message": message}})
-
-
-class _Generation:
-    """One sequence and the event that says it has moved. Belongs to the server's loop."""
-
-    def __init__(self, engine: Engine, prompt: list[int], params: SamplingParams, rid: str, request: GenerateRequest) -> None:
-        self.rid = rid
-        self.request = request
-        self._loop = asyncio.get_running_loop()
-        self._moved = asyncio.Event()
-        self.sequence = Sequence(
-            prompt, params, self._on_progress, streams=request.stream,
-            wants_prompt_logprobs=bool(request.return_logprob) and request.logprob_start_len == 0,
-        )  # fmt: skip
-        self._engine = engine
-
-    def _on_progress(self, sequence: Sequence) -> None:
-        with contextlib.suppress(RuntimeError):  # the server's loop is closed: no one waits any more
-            self._loop.call_soon_threadsafe(self._moved.set)
-
-    def submit(self) -> None:
-        self._engine.submit(self.sequence)
-
-    async def finished(self) -> None:
-        while self.sequence.finish is None:
-            await self.moved()
-
-    async def moved(self) -> None:
-        await self._moved.wait()
-        self._moved.clear()
-
-    def answer(self) -> dict[str, Any]:
-        sequence, params = self.sequence, self.sequence.params
-        finish = sequence.finish
-        count = len(sequence.output)
-        ids = sequence.output[:count]
-        logprobs = sequence.logprobs[:count]
-        tokenizer = self._engine.tokenizer
-        shown = ids
-        text_stop = None
-        if finish is not None and finish["type"] == "stop" and not params.no_stop_trim:
-            if isinstance(finish["matched"], int):
-                shown = ids[:-1]
-            else:
-                text_stop = finish["matched"]
-        text = tokenizer.decode(
-            shown,
-            skip_special_tokens=params.skip_special_tokens,
-            spaces_between_special_tokens=params.spaces_between_special_tokens,
-        )
-        if text_stop is not None:
-            text = text.partition(text_stop)[0]
-        meta: dict[str, Any] = {
-            "id": self.rid,
-            "finish_reason": finish,
-            "prompt_tokens": len(sequence.prompt),
-            "completion_tokens": count,
-            "cached_tokens": 0,
-            "weight_version": "default",
-            "num_retractions": 0,
-        }
-        if finish is not None:
-            meta["weight_versions"] = [{"version": "default", "start": 0, "end": count}]
-            meta["e2e_latency"] = time.monotonic() - sequence.submitted
-        if self.request.return_logprob:
-            texts = [tokenizer.decode([i]) for i in ids] if self.request.return_text_in_logprobs else [None] * count
-            meta["output_token_logprobs"] = [list(entry) for entry in zip(logprobs, ids, texts, strict=True)]
-            meta["output_token_logprobs_length"] = count
-            if sequence.prompt_logprobs is not None:
-                pairs = zip(sequence.prompt_logprobs, sequence.prompt, strict=False)
-                meta["input_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
-        body: dict[str, Any] = {"text": text, "output_ids": shown, "meta_info": meta}
-        if self.request.return_prompt_token_ids:
-            body["prompt_token_ids"] = sequence.prompt
-        return body
+class AbortBody(msgspec.Struct, kw_only=True):
+    rid: str | None = None
+    abort_all: bool = False
 
 
 class Server:
-    """Routes and the requests under way."""
+    """Routes, and the requests under way. Belongs to one event loop."""
 
-    def __init__(self, engine: Engine, model_path: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._model_path = model_path
-        self._live: dict[str, _Generation] = {}
-        self._decoder = msgspec.json.Decoder(GenerateRequest)
+        self._flights: dict[str, Flight] = {}
         self._started = time.time()
 
     def app(self) -> Starlette:
@@ -149,177 +55,158 @@ class Server:
                 Route("/flush_cache", self.flush_cache, methods=both),
                 Route("/abort_request", self.abort_request, methods=["POST"]),
             ],
-            exception_handlers={404: _not_found},
+            exception_handlers={HTTPException: _http_error, Refused: _refused},  # type: ignore[dict-item]
         )
 
     async def generate(self, request: Request) -> Response:
-        try:
-            body = self._decode(await request.body())
-            generations, many = self._generations(body)
-        except Refused as refused:
-            return JSONResponse(refused.body, status_code=400)
-        for generation in generations:
-            self._live[generation.rid] = generation
-            generation.submit()
-        if body.stream:
-            return StreamingResponse(self._stream(generations), media_type="text/event-stream")
-        gone = asyncio.create_task(_disconnected(request))
-        done = asyncio.gather(*(generation.finished() for generation in generations))
-        try:
-            await asyncio.wait({gone, done}, return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                self._engine.counters.disconnected += 1
-                return Response(status_code=499)
-        finally:
-            gone.cancel()
-            self._release(generations)
-            done.cancel()
-        answers = [generation.answer() for generation in generations]
-        return JSONResponse(answers if many else answers[0])
+        loaded = self._engine.loaded
+        prompts = parse(await request.body(), limits=loaded, encoder=loaded.tokenizer)
+        flight = self._take_off(prompts, request)
+        if prompts.body.stream:
+            return _EventStream(self._frames(flight), self._landing(flight))
+        with self._landing(flight):
+            try:
+                async for _ in flight.progress():
+                    pass
+            except ClientGone:
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+        answers = [self._answer(flight, index) for index in range(len(flight.sequences))]
+        return _json(answers if prompts.is_list else answers[0])
 
-    async def _stream(self, generations: list[_Generation]) -> AsyncIterator[bytes]:
-        finished = False
-        try:
-            for generation in generations:
-                while True:
-                    await generation.moved()
-                    over = generation.sequence.finish is not None
-                    yield b"data: " + msgspec.json.encode(generation.answer()) + b"\n\n"
-                    if over:
-                        break
-            finished = True
+    async def _frames(self, flight: Flight) -> AsyncIterator[bytes]:
+        """Cumulative frames; several sequences take turns, each frame with its index."""
+        with contextlib.suppress(ClientGone):
+            async for moved in flight.progress():
+                for index in moved:
+                    frame = self._answer(flight, index)
+                    if flight.prompts.is_list:
+                        frame["index"] = index
+                    yield b"data: " + msgspec.json.encode(frame) + b"\n\n"
             yield b"data: [DONE]\n\n"
-        finally:
-            if not finished:
-                self._engine.counters.disconnected += 1
-            self._release(generations)
 
-    def _release(self, generations: list[_Generation]) -> None:
-        for generation in generations:
-            self._live.pop(generation.rid, None)
-            self._engine.abort(generation.sequence, "the client is gone")
-
-    def _decode(self, data: bytes) -> GenerateRequest:
+    def _take_off(self, prompts: Prompts, request: Request) -> Flight:
+        """Nothing is awaited between the check of the ids and their entry, so that two requests cannot share one."""
+        taken = next((p.rid for p in prompts.prompts if p.rid in self._flights), None)
+        if taken is not None:
+            raise Refused.because(f"Duplicate request ID detected: {taken}")
+        flight = Flight(prompts, self._engine, request.receive)
         try:
-            return self._decoder.decode(data)
+            flight.submit()
+        except EngineClosed as closed:
+            flight.release()
+            raise HTTPException(503, "the server is shutting down") from closed
+        for prompt in prompts.prompts:
+            self._flights[prompt.rid] = flight
+        return flight
+
+    @contextlib.contextmanager
+    def _landing(self, flight: Flight) -> Iterator[None]:
+        """However the request ends, its sequences end with it."""
+        try:
+            yield
+        finally:
+            for prompt in flight.prompts.prompts:
+                del self._flights[prompt.rid]
+            if not flight.is_finished:
+                self._engine.counters.disconnected += 1
+            flight.release()
+
+    def _answer(self, flight: Flight, index: int) -> dict[str, Any]:
+        prompts = flight.prompts
+        tokenizer = self._engine.loaded.tokenizer
+        return answer(tokenizer, prompts.body, prompts.prompts[index], flight.sequences[index])
+
+    async def abort_request(self, request: Request) -> Response:
+        try:
+            body = msgspec.json.decode(await request.body() or b"{}", type=AbortBody)
         except msgspec.MsgspecError as error:
-            raise Refused({"object": "error", "message": str(error)}) from error
-
-    def _generations(self, body: GenerateRequest) -> tuple[list[_Generation], bool]:
-        prompts, many = self._prompts(body)
-        params = body.sampling_params
-        each = params if isinstance(params, list) else [params or {}] * len(prompts)
-        rids = body.rid if isinstance(body.rid, list) else [body.rid] * len(prompts)
-        if len(each) != len(prompts) or len(rids) != len(prompts):
-            raise _refused("sampling_params and rid must have one entry a prompt.")
-        generations: list[_Generation] = []
-        for prompt, given, rid in zip(prompts, each, rids, strict=True):
-            sampling = _sampling(given)
-            self._check(prompt, sampling)
-            many = many or sampling.n > 1
-            for branch in range(sampling.n):
-                name = rid or uuid.uuid4().hex
-                generation = _Generation(self._engine, prompt, sampling, name if not branch else f"{name}_{branch}", body)
-                generation.sequence.branch = branch
-                generations.append(generation)
-        return generations, many
-
-    def _prompts(self, body: GenerateRequest) -> tuple[list[list[int]], bool]:
-        if body.input_ids is not None:
-            nested = [isinstance(item, list) for item in body.input_ids]
-            if any(nested) and not all(nested):
-                raise Refused({"object": "error", "message": "input_ids mixes ids and lists of ids"})
-            many = any(nested)
-            prompts: Any = body.input_ids if many else [body.input_ids]
-        elif body.text is not None:
-            many = isinstance(body.text, list)
-            texts = body.text if isinstance(body.text, list) else [body.text]
-            prompts = [self._engine.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        else:
-            raise _refused("Either text, input_ids or input_embeds should be provided.")
-        if any(not prompt for prompt in prompts):
-            raise _refused("input_ids cannot be empty.")
-        return prompts, many
-
-    def _check(self, prompt: list[int], sampling: SamplingParams) -> None:
-        context = self._engine.context
-        if len(prompt) >= context:
-            raise _refused(
-                f"The input ({len(prompt)} tokens) is longer than the model's context length ({context} tokens)."
-            )
-        if len(prompt) + sampling.max_new_tokens > context:
-            raise _refused(
-                f"Requested token count exceeds the model's maximum context length of {context} tokens: "
-                f"{len(prompt)} in the prompt and {sampling.max_new_tokens} to generate."
-            )
-        bad = next((i for i in prompt if not 0 <= i < self._engine.vocabulary), None)
-        if bad is not None:
-            raise _refused(f"Token id {bad} is outside the vocabulary of {self._engine.vocabulary}.")
-
-    async def health(self, request: Request) -> Response:
+            raise Refused.malformed(str(error)) from error
+        for rid, flight in self._flights.items():
+            if body.abort_all or body.rid in (rid, flight.prompts.rid):
+                flight.abort(rid, "aborted by request")
         return Response()
 
+    async def flush_cache(self, request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        self._engine.flush_cache(lambda flushed: _set_result(loop, done, flushed))
+        if await done:
+            return PlainTextResponse("Cache flushed.\n")
+        return PlainTextResponse("Cache not flushed: requests are running or waiting.\n")
+
+    async def health(self, request: Request) -> Response:
+        return Response(status_code=200 if self._engine.is_alive else 503)
+
     async def model_info(self, request: Request) -> Response:
-        config = self._engine.model.config
-        return JSONResponse(
+        loaded = self._engine.loaded
+        config = loaded.model.config
+        return _json(
             {
-                "model_path": self._model_path,
-                "tokenizer_path": self._model_path,
+                "model_path": loaded.path,
+                "tokenizer_path": loaded.path,
                 "is_generation": True,
-                "weight_version": "default",
+                "weight_version": WEIGHT_VERSION,
                 "model_type": config.model_type,
                 "architectures": config.architectures,
+                "context_length": loaded.context,
+                "vocab_size": loaded.vocabulary,
             }
         )
 
     async def server_info(self, request: Request) -> Response:
-        running, waiting = self._engine.load
-        counters = self._engine.counters
+        engine = self._engine
+        counters = engine.counters
         state = {
-            "running": running,
-            "waiting": waiting,
-            "requests": counters.requests,
+            "running": engine.running,
+            "waiting": engine.waiting,
+            "total_requests": counters.requests,
             "aborted": counters.aborted,
             "disconnected": counters.disconnected,
             "generated_tokens": counters.generated_tokens,
+            "cached_tokens": counters.cached_tokens,
             "steps": counters.steps,
         }
-        return JSONResponse(
+        return _json(
             {
-                "status": "ready",
+                "status": "ready" if engine.is_alive else "stopping",
                 "version": VERSION,
-                "model_path": self._model_path,
-                "max_total_num_tokens": self._engine.context * self._engine.slots,
+                "model_path": engine.loaded.path,
+                "max_running_requests": engine.rows,
+                "max_total_num_tokens": engine.loaded.context * engine.rows,
                 "uptime": time.time() - self._started,
                 "internal_states": [state],
             }
         )
 
-    async def flush_cache(self, request: Request) -> Response:
-        return PlainTextResponse("Cache flushed.\n")
 
-    async def abort_request(self, request: Request) -> Response:
-        body = msgspec.json.decode(await request.body() or b"{}")
-        for rid, generation in list(self._live.items()):
-            if body.get("abort_all") or rid == body.get("rid"):
-                self._engine.abort(generation.sequence, "aborted by request")
-        return Response()
+class _EventStream(StreamingResponse):
+    """Holds `around` for as long as it is sent, also when its first frame is never asked for."""
 
+    def __init__(self, frames: AsyncIterator[bytes], around: AbstractContextManager[None]) -> None:
+        super().__init__(frames, media_type="text/event-stream")
+        self._around = around
 
-def _sampling(given: dict[str, Any]) -> SamplingParams:
-    unknown = given.keys() - set(SamplingParams.__struct_fields__)
-    if unknown:
-        raise Refused({"error": f"unknown field `{min(unknown)}`, expected one of {field_names()}"})
-    try:
-        return msgspec.convert(given, SamplingParams)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise _refused(str(error)) from error
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._around:
+            await super().__call__(scope, receive, send)
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def _json(value: Any, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "Not Found"}, status_code=404)
+def _set_result(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool], value: bool) -> None:
+    def settle() -> None:
+        if not future.done():
+            future.set_result(value)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any more
+        loop.call_soon_threadsafe(settle)
+
+
+async def _refused(request: Request, refused: Refused) -> Response:
+    return JSONResponse(refused.body, status_code=400)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)

@@ -289,7 +289,7 @@ class Zygote:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         if not self._root:
-            self._root = tempfile.mkdtemp(prefix="jaz-frames-")
+            self._root = tempfile.mkdtemp(prefix=f"jaz-frames-{os.getpid()}-")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         config = ZygoteConfig(
