@@ -1,0 +1,78 @@
+"""Rendering a model's own chat template the way Hugging Face does. Knows text, not tokens.
+
+Templates come with model folders and are run in a sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jaz_actors.errors import ConfigurationError
+from jaz_actors.messages import Message
+
+
+class ChatTemplate:
+    """One compiled template. `special_tokens` are its variables `bos_token`, `eos_token` and so on."""
+
+    def __init__(self, source: str, *, special_tokens: Mapping[str, str]) -> None:
+        import jinja2
+
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigurationError("chat template", str(error)) from error
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text of the conversation up to where the assistant's answer begins.
+
+        Raises ConfigurationError for messages that the template does not take.
+        """
+        import jinja2
+
+        try:
+            return str(
+                self._template.render(
+                    messages=[{"role": message.role, "content": message.content} for message in messages],
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                    **self._special_tokens,
+                )
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise ConfigurationError("chat template", f"does not take these messages: {error}") from error
+
+
+def _environment() -> Any:
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` marks what the assistant said; here it is as if the marks were not there."""
+
+        tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)  # noqa: A006, DTZ005
+    return environment
