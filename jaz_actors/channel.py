@@ -182,9 +182,11 @@ class Peer:
         """Cancel the handler, and give it a moment to end: what it started is over when this returns."""
         reply.add_done_callback(_seen)
         try:
-            if not reply.done() and not self._closed and peer not in self._gone:
+            if not reply.done() and not self._closed:
                 self._send(peer, _Header("cancel", self._name, number), ())
                 await asyncio.wait({reply}, timeout=_CANCEL_SECONDS)
+        except ChannelClosed:
+            logger.debug("%s: %s is gone and cannot be told", self._name, peer)
         finally:
             self._pending.pop(number, None)
             reply.cancel()
@@ -201,7 +203,10 @@ class Peer:
     def _send(self, peer: str, header: _Header, parts: Sequence[bytes]) -> None:
         outbox = self._outboxes.get(peer) or self._open(peer)
         small = all(len(part) < _COPY_BELOW for part in parts)
-        outbox.send_multipart([_encode(header), *parts], zmq.NOBLOCK, copy=small)
+        try:
+            outbox.send_multipart([_encode(header), *parts], zmq.NOBLOCK, copy=small)
+        except zmq.Again:
+            raise ChannelClosed(peer, "it refused the connection") from None
 
     def _open(self, peer: str) -> zmq.Socket[bytes]:
         if self._closed:

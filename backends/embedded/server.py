@@ -55,7 +55,11 @@ class Server:
                 Route("/flush_cache", self.flush_cache, methods=both),
                 Route("/abort_request", self.abort_request, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _http_error, Refused: _refused},  # type: ignore[dict-item]
+            exception_handlers={  # type: ignore[dict-item]
+                HTTPException: _http_error,
+                Refused: _refused,
+                EngineClosed: _closed,
+            },
         )
 
     async def generate(self, request: Request) -> Response:
@@ -92,9 +96,9 @@ class Server:
         flight = Flight(prompts, self._engine, request.receive)
         try:
             flight.submit()
-        except EngineClosed as closed:
+        except EngineClosed:
             flight.release()
-            raise HTTPException(503, "the server is shutting down") from closed
+            raise
         for prompt in prompts.prompts:
             self._flights[prompt.rid] = flight
         return flight
@@ -206,6 +210,10 @@ def _set_result(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool], v
 
 async def _refused(request: Request, refused: Refused) -> Response:
     return JSONResponse(refused.body, status_code=400)
+
+
+async def _closed(request: Request, closed: EngineClosed) -> Response:
+    return JSONResponse({"detail": "the server is shutting down"}, status_code=503)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:

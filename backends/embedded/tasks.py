@@ -190,7 +190,7 @@ def _make(kind: str, rng: random.Random) -> Task:
 
 
 def _length_for(depth: int, limit: int, rng: random.Random) -> int:
-    """Of a list whose tree is that deep. Half the time as close to the limit as can be: there the comparison is hard."""
+    """Of a list whose tree is that deep; half the time next to a limit, where the comparison is hard."""
     low = 1 if depth == 1 else limit * 2 ** (depth - 2) + 1
     high = limit * 2 ** (depth - 1)
     if rng.random() < 0.5:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from transformers import (
@@ -26,6 +28,7 @@ from jaz_actors.backends.embedded.launch import TINY_POLICY
 from jaz_actors.backends.embedded.model_folder import LoadedModel, UnservableModel, load_model
 from jaz_actors.backends.embedded.sampling import SamplingParams
 from jaz_actors.backends.embedded.sequence import Sequence
+from jaz_actors.backends.embedded.server import Server
 
 SMALL: dict[str, Any] = {
     "vocab_size": 512,
@@ -140,6 +143,35 @@ def test_rows_that_come_and_go_do_not_disturb_each_other(engine: Engine) -> None
         engine.submit(sequence)
         sequence.wait()
     assert [s.output for s in together] == [s.output for s in alone]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_gone_before_the_first_token_leaves_nothing_behind(engine: Engine, stream: bool) -> None:
+    server = Server(engine)  # of an engine that is not started: no token will come
+    body = json.dumps({"input_ids": [4, 5], "stream": stream}).encode()
+    incoming = iter([{"type": "http.request", "body": body}])
+    scope = {"type": "http", "method": "POST", "path": "/generate", "query_string": b"", "headers": []}
+
+    async def receive() -> dict[str, Any]:
+        return next(incoming, {"type": "http.disconnect"})
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        pass
+
+    await server.app()(scope, receive, send)
+    assert server._flights == {}
+    assert engine.counters.disconnected == 1
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/generate"), ("POST", "/flush_cache"), ("GET", "/health")])
+@pytest.mark.asyncio
+async def test_a_closed_engine_is_an_answer(engine: Engine, method: str, path: str) -> None:
+    engine.close()
+    transport = httpx.ASGITransport(Server(engine).app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
+        answer = await http.request(method, path, content=b'{"input_ids": [4]}')
+    assert answer.status_code == 503
 
 
 @pytest.mark.parametrize(
