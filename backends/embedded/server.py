@@ -55,11 +55,7 @@ class Server:
                 Route("/flush_cache", self.flush_cache, methods=both),
                 Route("/abort_request", self.abort_request, methods=["POST"]),
             ],
-            exception_handlers={  # type: ignore[dict-item]
-                HTTPException: _http_error,
-                Refused: _refused,
-                EngineClosed: _closed,
-            },
+            exception_handlers=_ANSWERS,
         )
 
     async def generate(self, request: Request) -> Response:
@@ -218,3 +214,7 @@ async def _closed(request: Request, closed: EngineClosed) -> Response:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)
+
+
+# Each takes its own class of error, which the library's type for such a table cannot say.
+_ANSWERS: dict[Any, Any] = {HTTPException: _http_error, Refused: _refused, EngineClosed: _closed}
