@@ -26,7 +26,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     temperature: float = 1.0
-    max_new_tokens: int = 1024
+    max_new_tokens: int = 512
     top_p: float = 1.0
     top_k: int | None = None
     min_p: float | None = None
@@ -121,7 +121,7 @@ def generate_body(
 
 
 def read_generated(backend: str, data: bytes, *, prompt_length: int, vocabulary: int) -> Generated:
-    """Raises MalformedResponse, and GenerationAborted, or ContextOverflow where that was why it was aborted."""
+    """Raises MalformedResponse; for an abort GenerationAborted, or ContextOverflow where that was why."""
     try:
         _refuse_aborted(backend, _finish_of(_outlines.decode(data).meta_info))
         answer = _answers.decode(data)

@@ -64,6 +64,7 @@ class HttpClient:
         self.name = name
         self.endpoint = endpoint
         self._client: httpx.AsyncClient | None = None
+        self._urls: dict[str, httpx.URL] = {}
         self._secret: bytes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()  # protects opening: concurrent first calls share one client
@@ -89,15 +90,20 @@ class HttpClient:
         """The answer, its body still to be read. Leaving the block before its end closes the connection."""
         client = await self._opened()
         headers = None if body is None else {"content-type": "application/json"}
-        url = self.endpoint.base_url.rstrip("/") + path
         with boundary(self.name):
-            async with client.stream(method, url, content=body, headers=headers) as answer:
+            async with client.stream(method, self._url(path), content=body, headers=headers) as answer:
                 if not answer.is_success:
                     said = await answer.aread()
                     raise error_of_answer(
                         self.name, answer.status_code, answer.headers, self._without_key(said)
                     )
                 yield answer
+
+    def _url(self, path: str) -> httpx.URL:
+        """Parsed once a path: parsing is a tenth of the cost of a request."""
+        if path not in self._urls:
+            self._urls[path] = httpx.URL(self.endpoint.base_url.rstrip("/") + path)
+        return self._urls[path]
 
     def _without_key(self, body: bytes) -> bytes:
         """Some servers quote the key that they refuse."""

@@ -103,7 +103,7 @@ def _by_transformers(path: Path) -> _Tokenizer:
 
 
 def _template_in(path: Path, config: dict[str, Any]) -> str | None:
-    """A file of its own goes before the tokenizer's configuration, which has a text or a list of named ones."""
+    """A file of its own goes before the tokenizer's configuration: a text there, or a list of named ones."""
     own = path / "chat_template.jinja"
     if own.is_file():
         return own.read_text(encoding="utf-8")

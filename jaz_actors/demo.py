@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 
 from jaz_actors.backends.embedded.launch import EmbeddedEngine
+from jaz_actors.backends.embedded.tasks import Task, generate
 from jaz_actors.backends.sglang import Sampling, SGLang
 from jaz_actors.config import configure
-from jaz_actors.demo_tasks import Task, generate
 from jaz_actors.frontdoor import amap, statistics
 from jaz_actors.hooks.limits import IterationLimit, RecursionLimit
 from jaz_actors.live_tree import LiveTree

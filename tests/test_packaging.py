@@ -32,7 +32,7 @@ RECORDS = {"ids", "messages", "events", "effects", "errors", "outcomes", "payloa
 CORE = {
     *("loop", "hooks", "frames", "code_protocol", "render", "refs"),
     *("descriptions", "inputs", "shared", "transfer"),  # values: copied, passed by reference, described
-    *("demo_tasks", "threads"),  # leaves that know nothing of ours
+    "threads",  # leaves that know nothing of ours
 }
 OUTSIDE = {"__main__", "cli", "console", "demo", "progress"}
 MAY_IMPORT = {

@@ -16,8 +16,8 @@ import pytest
 
 from jaz_actors import ConfigOverride, IterationLimit, RecursionLimit, SGLang, ainvoke, amap, start, statistics
 from jaz_actors.backends.embedded.launch import EmbeddedEngine
+from jaz_actors.backends.embedded.tasks import KINDS, generate
 from jaz_actors.backends.sglang import Sampling
-from jaz_actors.demo_tasks import KINDS, demonstration, generate
 from jaz_actors.events import LLMQueryExit
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("runtime")]
@@ -34,7 +34,7 @@ def policy(engine: EmbeddedEngine, **sampling: Any) -> ConfigOverride:
 
 
 async def test_the_policy_solves_its_tasks_recursive_ones_included(engine: EmbeddedEngine) -> None:
-    tasks = generate(seed=11, count=3 * len(KINDS))
+    tasks = generate(11, 3 * len(KINDS))
     with policy(engine, temperature=0.0), RecursionLimit(4):
         outcomes = [o async for o in amap([task.inputs for task in tasks], IterationLimit(6), progress=False)]
     assert len(outcomes) == len(tasks)
@@ -45,7 +45,7 @@ async def test_the_policy_solves_its_tasks_recursive_ones_included(engine: Embed
 
 
 async def test_every_completion_carries_its_tokens(engine: EmbeddedEngine) -> None:
-    task = generate(seed=3, count=1, kinds=["split_sum"])[0]
+    task = generate(3, 1, ["split_sum"])[0]
     with policy(engine, temperature=0.0):
         invocation = await start(IterationLimit(6), **task.inputs)
         queries = [event async for event in invocation if isinstance(event, LLMQueryExit)]
@@ -60,7 +60,7 @@ async def test_every_completion_carries_its_tokens(engine: EmbeddedEngine) -> No
 
 
 async def test_cancelling_a_tree_ends_its_requests_at_the_server(engine: EmbeddedEngine) -> None:
-    task = generate(seed=3, count=1, kinds=["largest"])[0]
+    task = generate(3, 1, ["largest"])[0]
 
     async def state() -> dict[str, int]:
         async with httpx.AsyncClient(base_url=engine.url) as client:
@@ -89,26 +89,6 @@ async def _until(read: Callable[[], Any], condition: Callable[[Any], bool]) -> A
         while not condition(value := await read()):
             await asyncio.sleep(0.02)
     return value
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_demonstrations_do_what_they_claim(kind: str) -> None:
-    from jaz_actors import Scripted
-    from jaz_actors.protocols import CompletionRequest
-
-    for task in generate(seed=5, count=3, kinds=[kind]):
-        limit = next((int(w.strip(".,")) for w in task.inputs["task"].split() if w.strip(".,").isdigit()), 0)
-
-        def perfect(request: CompletionRequest, task: Any = task, limit: int = limit) -> str:
-            if request.iteration == 0 or request.invoke_id.depth == 1:
-                return demonstration(task)[request.iteration].code
-            # A child's own length decides, which it has just printed.
-            count = int(request.messages[-1].content)
-            stand_in = type(task)(task.kind, {**task.inputs, "numbers": [0] * count}, None, 1)
-            assert limit
-            return demonstration(stand_in)[1].code
-
-        assert await ainvoke(ConfigOverride(backend=Scripted(perfect)), **task.inputs) == task.answer
 
 
 _FAN_OUT = """
