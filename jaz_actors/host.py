@@ -23,6 +23,7 @@ from jaz_actors.config import Config
 from jaz_actors.effects import AnyEffect, Effect
 from jaz_actors.errors import ChannelClosed, ConfigurationError, HostDied, ReferenceGone
 from jaz_actors.events import Event
+from jaz_actors.frames import posix
 from jaz_actors.frames.process import FrameOptions, Zygote
 from jaz_actors.frames.repl import ReplSession
 from jaz_actors.frames.wire import ChildCall, Limits, Ready, ReferenceCall
@@ -107,6 +108,7 @@ class Host:
     """
 
     def __init__(self, ports: Ports, *, max_running: int) -> None:
+        posix.allow_many_files()
         self._ports = ports
         self.name = ports.name
         self.admission = Admission(max_running)

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
+import msgspec
+
 from jaz_actors import events
 from jaz_actors.code_protocol import CodeProtocol, ParsedCode, Rules
 from jaz_actors.effects import DisableRecursion, Effect
@@ -41,7 +43,7 @@ from jaz_actors.outcomes import (
 )
 from jaz_actors.payload import ErrorRecord
 from jaz_actors.protocols import Backend, CompletionRequest, RetryNotice
-from jaz_actors.transfer import error_record
+from jaz_actors.transfer import error_record, sendable
 
 E = TypeVar("E", bound=Event)
 State = Literal["waiting for a place", "starting", "waiting for the model", "executing", "waiting for a child", "over"]
@@ -233,7 +235,8 @@ class AgentLoop:
         effects = await self._emit(events.LLMQueryComplete, iteration=iteration, completion=completion)
         # Persistent edits stay only once the query has succeeded.
         self._buffer = edits.kept
-        return fold_completion(effects) or completion
+        completion = fold_completion(effects) or completion
+        return msgspec.structs.replace(completion, content=sendable(completion.content))
 
     async def _complete(self, messages: tuple[Message, ...], iteration: int) -> Completion:
         async def told(notice: RetryNotice) -> None:

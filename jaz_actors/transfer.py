@@ -37,13 +37,22 @@ def qualified_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
+def sendable(text: str) -> str:
+    """`text` with lone surrogates spelt out: they are legal in Python and in no encoding."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
 def preview(value: object) -> str:
     """A short repr; a repr that raises gives the type's name and the error's."""
     try:
         text = _preview.repr(value)
     except Exception as error:
         return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
-    return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
+    return sendable(text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…")
 
 
 def in_place(buffer: pickle.PickleBuffer) -> bytes:
@@ -104,7 +113,7 @@ def error_record(error: BaseException, *, traceback_text: str | None = None) -> 
             pickled = None
     except Exception:
         pickled = None
-    return ErrorRecord(qualified_name(type(error)), message, traceback_text, pickled)
+    return ErrorRecord(qualified_name(type(error)), sendable(message), sendable(traceback_text), pickled)
 
 
 def load_error(record: ErrorRecord, *, note: str = "") -> BaseException:

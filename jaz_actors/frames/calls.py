@@ -43,7 +43,7 @@ class FrameCalls:
         self._buffers = SharedBuffers()
         self._packer = InputPacker(self.table, self._buffers)
 
-    def invoke(self, *hooks: object, key: str | None = None, **inputs: object) -> Any:
+    def invoke(self, /, *hooks: object, key: str | None = None, **inputs: object) -> Any:
         """Ask a child agent and wait for its result. `task=...` says what to do; it sees only what it is given."""
         child = self._child(hooks, key, inputs)
         try:
@@ -51,7 +51,7 @@ class FrameCalls:
         finally:
             self._release(child.component)
 
-    def ainvoke(self, *hooks: object, key: str | None = None, **inputs: object) -> Coroutine[Any, Any, Any]:
+    def ainvoke(self, /, *hooks: object, key: str | None = None, **inputs: object) -> Coroutine[Any, Any, Any]:
         """The same, awaitable: `await asyncio.gather(ainvoke(...), ainvoke(...))` runs children side by side."""
         return self._await_child(self._child(hooks, key, inputs))
 

@@ -24,7 +24,7 @@ from jaz_actors.frames.wire import Execute, Finished, HistoryItem, Limits, Ready
 from jaz_actors.payload import PackedInput, SharedBuffer
 from jaz_actors.render import abbreviate, type_name, value_text
 from jaz_actors.shared import map_shared
-from jaz_actors.transfer import error_record, pack, unpack
+from jaz_actors.transfer import error_record, pack, sendable, unpack
 
 _NAMES_REPORTED = 50
 
@@ -74,6 +74,7 @@ class Frame:
         self._calls = calls
         self._setup = setup
         self._output = Output()
+        self._pid = os.getpid()
         self._history: list[HistoryEntry] = [HistoryEntry(i.llm_response, i.repl_output) for i in setup.history]
         self._last_error: BaseException | None = None
         self._namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
@@ -125,7 +126,7 @@ class Frame:
             if not item.hidden:
                 text = value_text_or_error(value) if item.description is None else item.description
                 recover = f"print(str({item.name})[{{start}}:{{end}}]) shows them"
-                text = abbreviate(text, limits.max_characters, limits.head_ratio, recover)
+                text = sendable(abbreviate(text, limits.max_characters, limits.head_ratio, recover))
             shown.append(InputInfo(item.name, type_name(value), text))
         return tuple(shown)
 
@@ -135,6 +136,8 @@ class Frame:
             self._link.take_output()
         self._output.begin()
         ended = self._runner.run(command.code, command.filename)
+        if os.getpid() != self._pid:
+            os._exit(0)  # a process that the code forked has come to the end of the turn: the frame goes on alone
         self._last_error = ended.error
         main = threading.main_thread().ident
         spare = frozenset(i for i in (main, self._link.receiver_ident) if i is not None)
@@ -150,11 +153,11 @@ class Frame:
 
     def _finished(self, number: int, ended: Ended) -> Finished:
         if ended.timed_out:
-            return Finished(number, error=ended.error_text, timed_out=True)
+            return Finished(number, error=sendable(ended.error_text), timed_out=True)
         if ended.raised is not None:
             return Finished(number, raised=error_record(ended.raised, traceback_text=ended.error_text))
         if not ended.returned:
-            return Finished(number, error=ended.error_text)
+            return Finished(number, error=sendable(ended.error_text))
         rejection = None
         if self._setup.return_hint is not None:
             rejection = _rejection(self._setup.return_hint, ended.value)

@@ -39,6 +39,7 @@ class Link:
     """One frame's conversation with its host. `send` and `call` are safe from any thread."""
 
     def __init__(self, connection: socket.socket, serve: Callable[[Serve], None]) -> None:
+        self._pid = os.getpid()
         self._socket = connection
         self._serve = serve
         self._buffer = bytearray()
@@ -69,6 +70,8 @@ class Link:
 
     def call(self, body: ChildCall | ReferenceCall) -> tuple[int, Future[Reply]]:
         """Ask the host for something; its reply completes the future."""
+        if os.getpid() != self._pid:
+            raise FrameLost("only the agent's own process can call out, not one that it forked")
         self._start_receiver()
         number = next(self._calls)
         future: Future[Reply] = Future()

@@ -19,6 +19,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 FRAME_NICENESS = 5
 FRAME_OOM_SCORE = b"600"
 
+OPEN_FILES = 1 << 16
+
 
 def die_with_parent(parent: int) -> None:
     """SIGKILL this process when its parent ends; at once if that has happened already."""
@@ -46,6 +48,14 @@ def settle_frame(memory_limit: int) -> None:
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     os.write(fd, FRAME_OOM_SCORE)
     os.close(fd)
+
+
+def allow_many_files() -> None:
+    """Raise this process's soft limit of open files: a live frame takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def task_count() -> int:

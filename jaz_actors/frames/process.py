@@ -334,9 +334,14 @@ class Zygote:
         if self._control is None:
             await self.start()
         number = next(self._numbers)
-        link, theirs = socket.socketpair()
+        try:
+            link, theirs = socket.socketpair()
+            output, write_end = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            raise FrameStartFailed(
+                f"{error}; raise the limit of open files (ulimit -n) or lower max_running"
+            ) from error
         link.setblocking(False)
-        output, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(output, False)
         frame = FrameProcess(self, number, link, output, f"{self._root}/{number}")
         self._frames[number] = frame

@@ -234,6 +234,61 @@ async def test_a_crash_is_an_observation_and_the_next_turn_works(code: str, how:
         assert await repl.text("print(n)") == "1\n"
 
 
+async def test_a_fork_that_runs_on_to_the_end_of_the_turn_does_not_speak_for_the_frame() -> None:
+    async with a_repl() as repl:
+        assert "x" in await repl.text("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('x')")
+        assert await repl.text("print('y')") == "y\n"
+        assert await repl.value("return 3") == 3
+
+
+async def test_a_forked_process_cannot_call_out_for_the_frame() -> None:
+    async with a_repl() as repl:
+        code = (
+            "import os\n"
+            "r, w = os.pipe()\n"
+            "if os.fork() == 0:\n"
+            "    try:\n        invoke(task='t')\n"
+            "    except Exception as e:\n        os.write(w, type(e).__name__.encode())\n"
+            "    os._exit(0)\n"
+            "os.wait()\n"
+            "return os.read(r, 100)"
+        )
+        assert await repl.value(code) == b"FrameLost"
+
+
+@pytest.mark.parametrize("code", ["import os\nos.closerange(0, 256)", "import os\nos.close(1)\nos.close(2)\nprint(1)"])
+async def test_code_that_closes_its_descriptors_hurts_itself_alone(code: str) -> None:
+    async with a_repl(n=2) as repl:
+        await repl.text(code)
+        assert await repl.value("return n") == 2
+
+
+async def test_lone_surrogates_travel_in_every_direction() -> None:
+    bad = "\ud800"
+    async with a_repl(text=bad) as repl:
+        assert await repl.text("print(text)") == "\\ud800\n"
+        assert await repl.value("return text") == bad
+        result = await repl.run("raise ValueError(text)")
+        assert isinstance(result, Raise)
+        assert result.error.message == "\\ud800"
+        assert "ud800" in await repl.text("def f():\n    raise KeyError(text)\nf()")
+
+
+async def test_endless_recursion_is_an_observation() -> None:
+    async with a_repl() as repl:
+        assert "RecursionError" in await repl.text("def f():\n    f()\nf()")
+        assert await repl.value("return 1") == 1
+
+
+async def test_an_input_may_be_called_self() -> None:
+    async def child(body: ChildCall | ReferenceCall) -> Payload | ErrorRecord:
+        assert isinstance(body, ChildCall)
+        return pack([item.name for item in body.inputs])
+
+    async with a_repl(on_call=child) as repl:
+        assert await repl.value("return invoke(self=1, hooks=2, local=3)") == ["self", "hooks", "local"]
+
+
 async def test_memory_beyond_the_limit_is_an_observation() -> None:
     async with a_repl(REPL(frames=FrameOptions(memory_limit=2**30))) as repl:
         assert "MemoryError" in await repl.text("block = bytearray(10 << 30)")
