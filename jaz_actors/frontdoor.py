@@ -25,7 +25,7 @@ from jaz_actors.frames.entry import frame_calls
 from jaz_actors.hooks.base import Hook, active_hooks, check_activation
 from jaz_actors.ids import InvokeId
 from jaz_actors.inputs import check_name
-from jaz_actors.outcomes import AbortedRecord, OutcomeRecord
+from jaz_actors.outcomes import AbortedRecord, FailedRecord, OutcomeRecord
 from jaz_actors.payload import PackedInput
 from jaz_actors.results import Outcome, outcome_of
 from jaz_actors.runtime import Run, current_run, open_run
@@ -227,8 +227,6 @@ async def _mapped(
         call = _prepare(local, key, dict(item), shared=shared)
     except InputRefused as error:
         path = InvokeId(shared.run.id, shared.run.next_path(None))
-        from jaz_actors.outcomes import FailedRecord
-
         return outcome_of(FailedRecord(error_record(error, traceback_text="")), path, index)
     return await call.outcome(index)
 

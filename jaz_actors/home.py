@@ -11,7 +11,6 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +21,14 @@ from jaz_actors.effects import Effect
 from jaz_actors.errors import ConfigurationError, HookFailed, ReferenceGone
 from jaz_actors.events import AnyEvent, Event
 from jaz_actors.hooks.base import Hook, answer, handled_events
-from jaz_actors.host import encode_answer, reference_decoder
+from jaz_actors.host import buffer_decoder, encode_answer, reference_decoder
 from jaz_actors.inputs import InputPacker
 from jaz_actors.payload import ErrorRecord, Payload
 from jaz_actors.ports import Ports
 from jaz_actors.refs import Operation, ReferenceTable, perform
 from jaz_actors.shared import SharedBuffers
 from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, LocalHook
-from jaz_actors.threads import LoopThread
+from jaz_actors.threads import LoopThread, in_daemon_thread
 from jaz_actors.transfer import dumps, error_record, unpack
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class Home:
         self._hooks: dict[int, _Registered] = {}
         self._loops: dict[str, asyncio.AbstractEventLoop] = {}
         self._hook_thread: LoopThread | None = None
-        self._pool = ThreadPoolExecutor(REFERENCE_THREADS, thread_name_prefix="jaz-home")
+        self._places = asyncio.Semaphore(REFERENCE_THREADS)
         ports.handle("hook", self._on_hook)
         ports.handle("reference", self._on_reference)
         ports.handle("buffer", self._on_buffer)
@@ -156,16 +155,16 @@ class Home:
     async def _operate(self, description: str, operation: Operation, args: Payload) -> Payload:
         target = self.table.get(operation.number, description)
         owner = self.table.owner(operation.number)
-        loop = asyncio.get_running_loop()
 
         def work() -> Any:
             arguments: Any = unpack(args)
             return perform(target, operation, *arguments)
 
-        result = await loop.run_in_executor(self._pool, work)
+        async with self._places:
+            result = await in_daemon_thread(work)
         if inspect.isawaitable(result):
             result = await self._awaited(result, owner)
-        return await loop.run_in_executor(self._pool, lambda: self.packer.pack("result", result, owner, share=False))
+        return await in_daemon_thread(lambda: self.packer.pack("result", result, owner, share=False))
 
     async def _awaited(self, awaitable: Any, owner: str) -> Any:
         async def wait() -> Any:
@@ -177,13 +176,10 @@ class Home:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wait(), its_loop))
 
     async def _on_buffer(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
-        from jaz_actors.host import buffer_decoder
-
         return [self.buffers.content(buffer_decoder.decode(parts[0]))]
 
     def close(self) -> None:
         refs.install(None)
-        self._pool.shutdown(wait=False, cancel_futures=True)
         if self._hook_thread is not None:
             self._hook_thread.stop()
 

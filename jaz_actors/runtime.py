@@ -106,7 +106,7 @@ class InlinePool:
         self._options = options
         self._ports = LocalPorts("host-0", parties)
         self._host: Host | None = None
-        self._keys: dict[int, tuple[bytes, Config]] = {}
+        self._configs = 0
 
     async def start(self) -> None:
         self._host = Host(self._ports, max_running=self._options.max_running or default_max_running())
@@ -122,7 +122,8 @@ class InlinePool:
         return [self._ports.name]
 
     def config_key(self, config: Config) -> bytes:
-        key, _ = self._keys.setdefault(id(config), (f"inline-{len(self._keys)}".encode(), config))
+        key = f"inline-{self._configs}".encode()
+        self._configs += 1
         assert self._host is not None
         self._host.add_config(key, config)
         return key
@@ -144,7 +145,7 @@ class Run:
         self.id = new_run_id()
         self._paths = PathCounter()
         self._paths_lock = threading.Lock()  # ordinals are taken in program order
-        self._keys: dict[int, tuple[Config, bytes]] = {}
+        self._keys: dict[tuple[int, int, int], tuple[Config, bytes]] = {}
         self._where: dict[str, str] = {}
         self._live: set[asyncio.Task[OutcomeRecord]] = set()
         self._closed = False
@@ -184,9 +185,12 @@ class Run:
             return self._paths.take(key)
 
     def config_key(self, config: Config) -> bytes:
-        known = self._keys.get(id(config))
-        if known is None or known[0] is not config:
-            known = self._keys[id(config)] = (config, self.pool.config_key(config))
+        """By identity of the components, so that an override given a thousand times is sent, and opened, once."""
+        identity = (id(config.backend), id(config.repl), id(config.protocol))
+        known = self._keys.get(identity)
+        if known is None:
+            # The configuration is kept with its key: an id means nothing once its object is gone.
+            known = self._keys[identity] = (config, self.pool.config_key(config))
         return known[1]
 
     async def execute(self, spec: InvocationSpec, *, dedicated: bool, ended: Callable[[], None]) -> OutcomeRecord:

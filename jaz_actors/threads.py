@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -48,3 +49,24 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def in_daemon_thread(function: Callable[[], T]) -> T:
+    """Run a function that may never return: a thread that the interpreter does not wait for at its end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            set_outcome(outcome)
+
+    def work() -> None:
+        try:
+            set_outcome, outcome = future.set_result, function()
+        except BaseException as error:
+            set_outcome, outcome = future.set_exception, error  # type: ignore[assignment]
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any more
+            loop.call_soon_threadsafe(deliver, set_outcome, outcome)
+
+    threading.Thread(target=work, name="jaz-work", daemon=True).start()
+    return await future

@@ -407,6 +407,39 @@ async def test_an_object_lent_by_a_parents_frame_is_used_by_its_child() -> None:
     assert await ainvoke(answers(answer)) == (3, 2)
 
 
+async def test_a_tool_at_home_that_never_returns_holds_up_neither_cancellation_nor_shutdown() -> None:
+    with script("forever()"):
+        invocation = await start(forever=by_reference(threading.Event().wait))
+        await _until(lambda: _live("waiting for a child", 1))
+        invocation.cancel()
+        assert isinstance(await invocation.outcome(), Aborted)
+        await _until(lambda: _live(None, 0))
+
+
+async def test_an_override_given_many_times_opens_one_backend() -> None:
+    class Counting(Scripted):
+        async def complete(self, request: CompletionRequest) -> Any:
+            self.served = getattr(self, "served", 0) + 1
+            return await super().complete(request)
+
+        def __repr__(self) -> str:
+            return "counting"
+
+    def answer(request: CompletionRequest) -> str:
+        return "return 1"
+
+    override = ConfigOverride(backend=Counting(answer))
+    before = await _opened()
+    assert [await ainvoke(override) for _ in range(5)] == [1] * 5
+    assert await _opened() - before <= len(await statistics())
+
+
+async def _opened() -> int:
+    from jaz_actors.runtime import current_run
+
+    return len(current_run()._keys)
+
+
 async def test_private_names_are_out_of_reach_by_reference() -> None:
     class Thing:
         _secret = 1
