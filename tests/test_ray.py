@@ -234,3 +234,42 @@ async def test_shutdown_aborts_what_runs() -> None:
         await asyncio.to_thread(shutdown)
         outcome = await invocation.outcome()
     assert outcome.status in ("aborted", "failed")
+
+
+@pytest.mark.parametrize("runtime", ["inline", "ray"])
+async def test_ctrl_c_ends_the_program_and_everything_it_started(runtime: str, tmp_path: Path) -> None:
+    import ray
+
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import sys, threading, time, asyncio\n"
+        "from jaz_actors import Scripted, configure, invoke, statistics\n"
+        f"configure(backend=Scripted(['while True: pass']), runtime={runtime!r}, max_actors=1)\n"
+        "def tell():\n"
+        "    while True:\n"
+        "        hosts = asyncio.run(statistics())\n"
+        "        if sum(h.states.get('executing', 0) for h in hosts):\n"
+        "            print(*(h.pid for h in hosts), flush=True)\n"
+        "            return\n"
+        "        time.sleep(0.05)\n"
+        "threading.Thread(target=tell, daemon=True).start()\n"
+        "try:\n"
+        "    invoke(task='never ends')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+        "    sys.exit(130)\n"
+    )
+    environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    driver = subprocess.Popen(
+        [sys.executable, script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert driver.stdout is not None
+    hosts = [psutil.Process(int(pid)) for pid in (await asyncio.to_thread(driver.stdout.readline)).split()]
+    below = [child for host in hosts for child in host.children(recursive=True)]
+    assert len(below) >= 2
+    driver.send_signal(signal.SIGINT)
+    said, _ = await asyncio.to_thread(driver.communicate, timeout=30)
+    assert driver.returncode == 130, said.decode()
+    assert b"interrupted" in said
+    _, alive = await asyncio.to_thread(psutil.wait_procs, below, timeout=10)
+    assert alive == []
