@@ -57,6 +57,7 @@ class RayPool:
         self._dead: dict[str, str] = {}
         self._started = 0
         self._growing: set[asyncio.Task[_Host]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def start(self) -> None:
@@ -112,7 +113,9 @@ class RayPool:
             return
         entry.placed -= 1
         if entry.dedicated:
-            entry.watcher.get_loop().create_task(self._close_host(entry))
+            closing = asyncio.create_task(self._close_host(entry))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def why_closed(self, host: str) -> str | None:
         return self._dead.get(host)
@@ -177,7 +180,8 @@ class RayPool:
             task.cancel()
         await asyncio.gather(*self._growing, return_exceptions=True)
         hosts = list(self._hosts.values())
-        await asyncio.gather(*(self._close_host(host) for host in hosts))
+        await asyncio.gather(*self._closing, *(self._close_host(host) for host in hosts if not host.dedicated))
+        await asyncio.gather(*(self._close_host(host) for host in self._hosts.values() if host.dedicated))
         for host in hosts:
             host.watcher.cancel()
         await asyncio.gather(*(host.watcher for host in hosts), return_exceptions=True)

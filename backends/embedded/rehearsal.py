@@ -6,7 +6,6 @@ It trusts the code, so run nothing in it but the tiny policy's. The real runtime
 from __future__ import annotations
 
 import ast
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from jaz_actors.backends.embedded.tasks import user_message
 
 MAX_TURNS = 6
 MAX_NODES = 64
-TURN_SECONDS = 5.0
 
 Message = dict[str, str]
 Complete = Callable[[list[Message]], Awaitable[str]]
@@ -85,8 +83,7 @@ class Repl:
         self._printed.clear()
         try:
             exec(compile(_as_function(code), "<reply>", "exec"), self._names)
-            async with asyncio.timeout(TURN_SECONDS):
-                value = await self._names["__turn__"]()
+            value = await self._names["__turn__"]()
         except ReplyFailed:
             raise
         except Exception as error:
