@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -306,5 +307,7 @@ def shutdown() -> None:
         run.close()
 
 
-# Closing needs threads, which the interpreter has already ended when `atexit` functions run.
+# Closing needs threads, which the interpreter has already ended when `atexit` functions run. Thread pools end in the
+# same phase, and end after this only because their module was imported before.
+importlib.import_module("concurrent.futures.thread")
 getattr(threading, "_register_atexit", atexit.register)(shutdown)

@@ -273,3 +273,35 @@ async def test_ctrl_c_ends_the_program_and_everything_it_started(runtime: str, t
     assert b"interrupted" in said
     _, alive = await asyncio.to_thread(psutil.wait_procs, below, timeout=10)
     assert alive == []
+
+
+@pytest.mark.parametrize("runtime", ["inline", "ray"])
+async def test_a_users_module_is_importable_at_every_depth_and_a_program_ends_cleanly(
+    runtime: str, tmp_path: Path
+) -> None:
+    import ray
+
+    (tmp_path / "mytools.py").write_text(
+        "class Point:\n    def __init__(self, x): self.x = x\n\ndef double(x):\n    return 2 * x\n"
+    )
+    (tmp_path / "program.py").write_text(
+        "from jaz_actors import Scripted, configure, invoke\n"
+        "from mytools import Point, double\n"
+        "def answer(request):\n"
+        "    if request.invoke_id.depth < 3:\n"
+        "        return 'return invoke(double=double, p=p)'\n"
+        "    return 'import mytools\\np.x = mytools.double(double(p.x))\\nreturn p'\n"
+        f"configure(backend=Scripted(answer), runtime={runtime!r}, max_actors=1)\n"
+        "print(invoke(double=double, p=Point(10)).x)\n"
+    )
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-W", "error", tmp_path / "program.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address},
+    )
+    assert (ran.returncode, ran.stdout) == (0, "40\n"), ran.stderr
+    assert "Traceback" not in ran.stderr
