@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -305,3 +307,58 @@ async def test_a_users_module_is_importable_at_every_depth_and_a_program_ends_cl
     )
     assert (ran.returncode, ran.stdout) == (0, "40\n"), ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def _processes_of_ours() -> dict[str, list[psutil.Process]]:
+    """Hosts, zygotes and frames below this process."""
+    found: dict[str, list[psutil.Process]] = {"host": [], "zygote": [], "frame": []}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "HostActor" in " ".join(process.cmdline()):
+                found["host"].append(process)
+            elif "frames.zygote" in " ".join(process.cmdline()):
+                above = process.parent()
+                is_frame = above is not None and "frames.zygote" in " ".join(above.cmdline())
+                found["frame" if is_frame else "zygote"].append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("seed", "kinds"), [(1, ("frame", "zygote")), (2, ("frame", "zygote", "host"))])
+async def test_whatever_is_killed_every_outcome_is_right_or_typed(seed: int, kinds: tuple[str, ...]) -> None:
+    tree = (
+        "import asyncio, time\n"
+        "if left == 0:\n    time.sleep(0.1)\n    return 1\n"
+        "return 1 + sum(await asyncio.gather(*(ainvoke(left=left - 1) for _ in range(3))))"
+    )
+    rng = random.Random(seed)
+    done = asyncio.Event()
+
+    async def kill() -> None:
+        while not done.is_set():
+            await asyncio.sleep(0.3)
+            victims = _processes_of_ours()
+            kind = rng.choice(kinds)
+            if victims[kind]:
+                with contextlib.suppress(psutil.Error):
+                    rng.choice(victims[kind]).kill()
+
+    with ConfigOverride(backend=Scripted(lambda request: tree, delay=0.02)):
+        killer = asyncio.ensure_future(kill())
+        async with asyncio.timeout(90):
+            outcomes = [o async for o in amap([{"left": 2} for _ in range(30)], limit=10, progress=False)]
+        done.set()
+        await killer
+    assert len(outcomes) == 30
+    for outcome in outcomes:
+        if isinstance(outcome, Completed):
+            assert outcome.value == 13
+        else:
+            assert isinstance(outcome, Failed)
+            assert isinstance(outcome.error, errors.InfrastructureError)
+    if "host" not in kinds:
+        assert {type(outcome) for outcome in outcomes} == {Completed}
+    async with asyncio.timeout(10):
+        while sum(host.live + host.frames for host in await statistics()):
+            await asyncio.sleep(0.05)

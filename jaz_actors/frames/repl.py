@@ -7,6 +7,7 @@ failure. Only a frame that cannot be started is. Knows no model, no hook and no 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -39,6 +40,9 @@ from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
 from jaz_actors.refs import Operation
 from jaz_actors.transfer import error_record
 
+logger = logging.getLogger(__name__)
+
+START_ATTEMPTS = 3
 FINISH_REFUSED = (
     "RuntimeError: nothing was finished, because this turn also printed. "
     "Read the output first; then return or raise in a turn that prints nothing.\n"
@@ -149,6 +153,15 @@ class ReplSession:
         return await self._fresh_frame()
 
     async def _fresh_frame(self) -> Ready:
+        """Raises FrameStartFailed only when several attempts in a row failed: one may have hit a dying zygote."""
+        for _ in range(START_ATTEMPTS - 1):
+            try:
+                return await self._try_frame()
+            except FrameStartFailed as error:
+                logger.warning("%s; trying again", error)
+        return await self._try_frame()
+
+    async def _try_frame(self) -> Ready:
         assert self._setup is not None
         frame = self._frame = await self._zygote.fork()
         frame.on_message = self._received
