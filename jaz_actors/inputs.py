@@ -9,6 +9,8 @@ import asyncio
 import inspect
 import keyword
 import pickle
+import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,12 +18,15 @@ from typing import Any
 import cloudpickle
 
 from jaz_actors.errors import InputRefused
-from jaz_actors.payload import PackedInput, Payload, ReferenceRecord
+from jaz_actors.payload import PackedInput, Payload, ReferenceRecord, SharedBuffer
 from jaz_actors.refs import ByReference, ReferenceTable, rebuild
 from jaz_actors.shared import SharedBuffers
 from jaz_actors.transfer import in_place, payload_of, pickled
 
 RESERVED = frozenset({"invoke", "ainvoke", "__history__", "__inputs__", "__scope__", "__builtins__", "key"})
+
+# Objects of Ray references whose packed form is kept for the next invocation that gets them.
+RESOLVED_KEPT = 16
 
 _CANNOT_COPY = (TypeError, pickle.PicklingError, AttributeError, RecursionError, ValueError)
 _CONTAINERS = (list, tuple, set, dict)
@@ -46,6 +51,7 @@ class InputPacker:
     def __init__(self, table: ReferenceTable, buffers: SharedBuffers) -> None:
         self._table = table
         self._buffers = buffers
+        self._resolved: OrderedDict[str, Payload] = OrderedDict()
 
     def pack_all(
         self, inputs: Mapping[str, object], owner: str, descriptions: Callable[[object], str | None]
@@ -62,6 +68,8 @@ class InputPacker:
         for is_bound, advice in _BOUND_TO_A_STACK:
             if is_bound(value):
                 raise InputRefused(name, advice)
+        if _is_object_ref(value):
+            return self._pack_object_ref(name, value, owner)
         try:
             parts = pickled(value, self._pickler(owner))
         except _CANNOT_COPY as error:
@@ -70,6 +78,27 @@ class InputPacker:
         except Exception as error:
             raise InputRefused(name, f"pickling it raised {type(error).__name__}: {error}") from error
         return payload_of(value, parts, share=partial(self._buffers.share, owner=owner) if share else in_place)
+
+    def _pack_object_ref(self, name: str, ref: Any, owner: str) -> Payload:
+        """The object that a Ray reference stands for, packed once for all invocations that get it."""
+        import ray
+
+        key = ref.hex()
+        payload = self._resolved.get(key)
+        if payload is None:
+            try:
+                value = ray.get(ref)
+            except Exception as error:
+                raise InputRefused(name, f"Ray cannot resolve it: {error}") from error
+            payload = self._resolved[key] = self.pack(name, value, f"ref-{key}")
+            if len(self._resolved) > RESOLVED_KEPT:
+                oldest, _ = self._resolved.popitem(last=False)
+                self._buffers.release(f"ref-{oldest}")
+        self._resolved.move_to_end(key)
+        for buffer in payload.buffers:
+            if isinstance(buffer, SharedBuffer):
+                self._buffers.keep(buffer, owner)
+        return payload
 
     def _lent(self, name: str, value: object, owner: str, error: Exception) -> object:
         if isinstance(error, RecursionError):
@@ -106,6 +135,11 @@ class InputPacker:
                 return super().reducer_override(obj)
 
         return LendingPickler
+
+
+def _is_object_ref(value: object) -> bool:
+    ray = sys.modules.get("ray")  # who has a reference has Ray
+    return ray is not None and isinstance(value, getattr(ray, "ObjectRef", ()))
 
 
 def check_name(name: str) -> None:

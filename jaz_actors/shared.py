@@ -106,6 +106,11 @@ class SharedBuffers:
             held.owners.add(owner)
             return held.buffer
 
+    def keep(self, buffer: SharedBuffer, owner: str) -> None:
+        """Hold one of this process's own buffers for a further owner."""
+        with self._lock:
+            self._held[buffer.number].owners.add(owner)
+
     def held(self, buffer: SharedBuffer, owner: str) -> SharedBuffer | None:
         """`adopt`, or None when the buffer lies on another machine and has not been brought here yet."""
         if buffer.boot_id == boot_id() or buffer in self._adopted:

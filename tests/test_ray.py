@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import psutil
 import pytest
 
@@ -362,3 +363,19 @@ async def test_whatever_is_killed_every_outcome_is_right_or_typed(seed: int, kin
     async with asyncio.timeout(10):
         while sum(host.live + host.frames for host in await statistics()):
             await asyncio.sleep(0.05)
+
+
+async def test_a_ray_reference_is_resolved_and_its_array_shared() -> None:
+    import ray
+
+    array = ray.put(np.arange(1 << 20))
+    with ConfigOverride(backend=Scripted(["return int(a.sum()), a.flags.writeable"])):
+        got = await asyncio.gather(*(ainvoke(a=array) for _ in range(6)))
+    assert got == [(int(np.arange(1 << 20).sum()), False)] * 6
+
+    @ray.remote
+    def fail() -> None:
+        raise LookupError("no object")
+
+    with pytest.raises(errors.InputRefused, match="'a' was refused: Ray cannot resolve it"):
+        await ainvoke(ConfigOverride(backend=Scripted(["return 1"])), a=fail.remote())
