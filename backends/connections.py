@@ -34,9 +34,7 @@ class _Idle:
 class Connections(httpx.AsyncBaseTransport):
     """At most `max_connections` requests at once, on the connection used last. Belongs to one event loop."""
 
-    def __init__(
-        self, *, max_connections: int, tls: ssl.SSLContext, proxy: httpx.Proxy | None = None
-    ) -> None:
+    def __init__(self, *, max_connections: int, tls: ssl.SSLContext, proxy: httpx.Proxy | None = None) -> None:
         self._places = asyncio.Semaphore(_within_file_limit(max_connections))
         self._idle: deque[_Idle] = deque()  # the longest idle first
         self._tls = tls
@@ -61,9 +59,7 @@ class Connections(httpx.AsyncBaseTransport):
         )
 
     def _new(self) -> httpx.AsyncHTTPTransport:
-        limits = httpx.Limits(
-            max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEEPALIVE_SECONDS
-        )
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEEPALIVE_SECONDS)
         return httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, proxy=self._proxy)
 
     async def _discard(self, connection: httpx.AsyncHTTPTransport | None) -> None:
@@ -117,7 +113,5 @@ def _within_file_limit(max_connections: int) -> int:
     if soft == resource.RLIM_INFINITY or max_connections <= soft - RESERVED_FILES:
         return max_connections
     usable = max(1, soft - RESERVED_FILES)
-    logger.warning(
-        "the limit of %d open files (ulimit -n) leaves %d connections of %d", soft, usable, max_connections
-    )
+    logger.warning("the limit of %d open files (ulimit -n) leaves %d connections of %d", soft, usable, max_connections)
     return usable

@@ -84,9 +84,7 @@ class HttpClient:
             return await answer.aread()
 
     @asynccontextmanager
-    async def stream(
-        self, method: str, path: str, body: bytes | None = None
-    ) -> AsyncIterator[httpx.Response]:
+    async def stream(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[httpx.Response]:
         """The answer, its body still to be read. Leaving the block before its end closes the connection."""
         client = await self._opened()
         headers = None if body is None else {"content-type": "application/json"}
@@ -94,9 +92,7 @@ class HttpClient:
             async with client.stream(method, self._url(path), content=body, headers=headers) as answer:
                 if not answer.is_success:
                     said = await answer.aread()
-                    raise error_of_answer(
-                        self.name, answer.status_code, answer.headers, self._without_key(said)
-                    )
+                    raise error_of_answer(self.name, answer.status_code, answer.headers, self._without_key(said))
                 yield answer
 
     def _url(self, path: str) -> httpx.URL:
@@ -118,9 +114,7 @@ class HttpClient:
                     self._client = await self._open()
                     self._loop = asyncio.get_running_loop()
         if self._loop is not asyncio.get_running_loop():
-            raise ConfigurationError(
-                self.name, "is open on another event loop; give each loop a copy of its own"
-            )
+            raise ConfigurationError(self.name, "is open on another event loop; give each loop a copy of its own")
         return self._client
 
     async def _open(self) -> httpx.AsyncClient:
@@ -135,9 +129,7 @@ class HttpClient:
             transport=Connections(
                 max_connections=endpoint.max_connections,
                 tls=tls,
-                proxy=httpx.Proxy(proxy, ssl_context=tls if proxy.startswith("https") else None)
-                if proxy
-                else None,
+                proxy=httpx.Proxy(proxy, ssl_context=tls if proxy.startswith("https") else None) if proxy else None,
             ),
             timeout=httpx.Timeout(endpoint.timeout, connect=CONNECT_SECONDS, pool=None),
             headers={"authorization": f"Bearer {key}"} if key else None,

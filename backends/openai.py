@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 import httpx
@@ -26,6 +28,7 @@ from jaz_actors.messages import Completion, FinishReason, Usage
 from jaz_actors.protocols import CompletionRequest
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+READ_OUT_SECONDS: Final = 1.0
 _PATH: Final = "/chat/completions"
 _OWN_KEYS = frozenset({"model", "messages", "stream", "n"})
 _FINISH: Mapping[str, FinishReason] = {
@@ -80,7 +83,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _answers = msgspec.json.Decoder(_Answer)
@@ -156,48 +159,32 @@ class OpenAI:
         return self._decoded(await self._client.post(_PATH, body))
 
     async def _streamed(self, body: bytes) -> _Answer:
-        async with self._client.stream("POST", _PATH, body) as response:
-            return await self._joined(response)
-
-    async def _joined(self, response: httpx.Response) -> _Answer:
-        """The whole answer from its pieces."""
-        texts: list[str] = []
-        refusals: list[str] = []
-        finish: str | None = None
-        usage: _Usage | None = None
-        async for piece in self._pieces(response):
-            usage = piece.usage or usage
-            for choice in piece.choices[:1]:
-                finish = choice.finish_reason or finish
-                if choice.delta is not None:
-                    texts.append(choice.delta.text)
-                    refusals.append(choice.delta.refusal or "")
-        message = _Message("".join(texts), "".join(refusals))
-        return _Answer([_Choice(message, finish_reason=finish)], usage)
-
-    async def _pieces(self, response: httpx.Response) -> AsyncIterator[_Answer]:
-        finished = False
-        async for data in events(response.aiter_bytes()):
-            if data == b"[DONE]":
-                return
-            piece = self._decoded(data)
-            finished = finished or any(choice.finish_reason for choice in piece.choices)
-            yield piece
-        if not finished:
+        joined = _Joined()
+        async with (
+            self._client.stream("POST", _PATH, body) as response,
+            aclosing(events(response.aiter_bytes())) as stream,
+        ):
+            async for data in stream:
+                if data == b"[DONE]":
+                    await _read_out(stream)
+                    return joined.answer()
+                joined.add(self._decoded(data))
+        if joined.finish is None:
             raise ServerUnavailable(self._client.name, "the stream ended before the answer did")
+        return joined.answer()
 
     def _decoded(self, data: bytes) -> _Answer:
         try:
             answer = _answers.decode(data)
         except msgspec.DecodeError as error:
             raise MalformedResponse(self._client.name, f"{error}: {data[:200]!r}") from error
-        if answer.error is not None and bytes(answer.error) != b"null":
-            raise self._error_in(bytes(answer.error))
+        if answer.error is not None:
+            raise self._error_in(answer.error)
         return answer
 
-    def _error_in(self, error: bytes) -> BackendError:
+    def _error_in(self, error: Any) -> BackendError:
         """An error in an answer with status 200. Its code is often the status that it would have had."""
-        said = explain(b'{"error":' + error + b"}") or Explanation("an error without explanation")
+        said = explain(msgspec.json.encode({"error": error})) or Explanation("an error without explanation")
         status = int(said.code) if re.fullmatch(r"[45]\d\d", said.code) else None
         return error_of(self._client.name, status, said)
 
@@ -215,6 +202,36 @@ class OpenAI:
             raise GenerationAborted(name, "the server ended the request before it was complete")
         usage = answer.usage.counted() if answer.usage is not None else Usage()
         return Completion(message.text, finish, self._model, usage)
+
+
+class _Joined:
+    """The pieces of one streamed answer so far. Owned by the call that receives them."""
+
+    def __init__(self) -> None:
+        self.finish: str | None = None
+        self._texts: list[str] = []
+        self._refusals: list[str] = []
+        self._usage: _Usage | None = None
+
+    def add(self, piece: _Answer) -> None:
+        self._usage = piece.usage or self._usage
+        for choice in piece.choices[:1]:
+            self.finish = choice.finish_reason or self.finish
+            if choice.delta is not None:
+                self._texts.append(choice.delta.text)
+                self._refusals.append(choice.delta.refusal or "")
+
+    def answer(self) -> _Answer:
+        message = _Message("".join(self._texts), "".join(self._refusals))
+        return _Answer([_Choice(message, finish_reason=self.finish)], self._usage)
+
+
+async def _read_out(stream: AsyncIterator[bytes]) -> None:
+    """Read what follows the last event, so that the connection can be used again. The answer is complete."""
+    with suppress(TimeoutError, httpx.TransportError):
+        async with asyncio.timeout(READ_OUT_SECONDS):
+            async for _ in stream:
+                pass
 
 
 def _fields(temperature: float | None, max_tokens: int | None, extra: Mapping[str, Any]) -> dict[str, Any]:

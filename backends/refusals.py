@@ -59,9 +59,7 @@ def error_of_answer(backend: str, status: int, headers: Mapping[str, str], body:
     return error_of(backend, status, said, retry_after=_retry_after(headers))
 
 
-def error_of(
-    backend: str, status: int | None, said: Explanation, *, retry_after: float | None = None
-) -> BackendError:
+def error_of(backend: str, status: int | None, said: Explanation, *, retry_after: float | None = None) -> BackendError:
     """The error for a status of 400 or more; None for a failure told in an answer that began as a success."""
     message, code = said.message, said.code
     if code in _FILTER_CODES:

@@ -41,20 +41,14 @@ class RetryPolicy:
     retry_on: tuple[type[BackendError], ...] = (RateLimited, ServerUnavailable)
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.max_retries, bool)
-            or not isinstance(self.max_retries, int)
-            or self.max_retries < 0
-        ):
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
             raise ConfigurationError("max_retries", f"{self.max_retries!r} is not a count")
         if not (0 <= self.wait_min <= self.wait_max and math.isfinite(self.wait_max)):
             raise ConfigurationError(
                 "wait_min, wait_max",
                 f"need 0 <= wait_min <= wait_max < infinity, got {self.wait_min!r} and {self.wait_max!r}",
             )
-        wrong = [
-            kind for kind in self.retry_on if not (isinstance(kind, type) and issubclass(kind, BackendError))
-        ]
+        wrong = [kind for kind in self.retry_on if not (isinstance(kind, type) and issubclass(kind, BackendError))]
         if wrong:
             raise ConfigurationError("retry_on", f"{wrong[0]!r} is not a class of BackendError")
 

@@ -64,18 +64,14 @@ class Scripted:
             return Completion(answer, "stop", self._model, Usage(prompt, len(answer.split()), 0, 0.0))
         if isinstance(answer, Completion):
             return answer
-        raise ConfigurationError(
-            "answer", f"the function gave {type(answer).__name__}, not a str or a Completion"
-        )
+        raise ConfigurationError("answer", f"the function gave {type(answer).__name__}, not a str or a Completion")
 
     def _reply(self, script: Replies | Mapping[str, Replies], request: CompletionRequest) -> str:
         path = request.invoke_id.path
         if isinstance(script, Mapping):
             script = script[path] if path in script else script.get("*", ())
         if request.iteration >= len(script):
-            raise ScriptEnded(
-                self._model, f"the script of {path} has {len(script)} turns, and another was asked for"
-            )
+            raise ScriptEnded(self._model, f"the script of {path} has {len(script)} turns, and another was asked for")
         return script[request.iteration]
 
     async def aclose(self) -> None:
@@ -89,9 +85,7 @@ def _check_script(script: object) -> None:
     scripts = list(script.values()) if isinstance(script, Mapping) else [script]
     for replies in scripts:
         if isinstance(replies, str) or not isinstance(replies, Sequence):
-            raise ConfigurationError(
-                "answer", "give a function, a list of replies, or a mapping from path to replies"
-            )
-        wrong = next((reply for reply in replies if not isinstance(reply, str)), None)
-        if wrong is not None:
-            raise ConfigurationError("answer", f"a reply is {type(wrong).__name__}, not a str")
+            raise ConfigurationError("answer", "give a function, a list of replies, or a mapping from path to replies")
+        wrong = [type(reply).__name__ for reply in replies if not isinstance(reply, str)]
+        if wrong:
+            raise ConfigurationError("answer", f"a reply is {wrong[0]}, not a str")

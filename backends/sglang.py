@@ -79,13 +79,9 @@ class SGLang:
             raise ConfigurationError("chat_format", "give it or model_path, not both")
         if model_path is not None:
             chat_format = HFChatFormat(model_path)
-        endpoint = Endpoint(
-            base_url, api_key=ApiKey(api_key), timeout=timeout, max_connections=max_connections
-        )
+        endpoint = Endpoint(base_url, api_key=ApiKey(api_key), timeout=timeout, max_connections=max_connections)
         label = model or (Path(model_path).name if model_path is not None else "sglang")
-        self.__setstate__(
-            _Settings(label, endpoint, chat_format, sampling or Sampling(), retry or RetryPolicy())
-        )
+        self.__setstate__(_Settings(label, endpoint, chat_format, sampling or Sampling(), retry or RetryPolicy()))
 
     def __getstate__(self) -> _Settings:
         return self._settings
@@ -136,9 +132,7 @@ class SGLang:
         chat_format = self._settings.chat_format
         if chat_format is None:
             if info.tokenizer_path is None:
-                raise ConfigurationError(
-                    "model_path", "the server names no tokenizer; give model_path or chat_format"
-                )
+                raise ConfigurationError("model_path", "the server names no tokenizer; give model_path or chat_format")
             chat_format = HFChatFormat(info.tokenizer_path)
         await asyncio.to_thread(chat_format.load)
         return chat_format
@@ -222,9 +216,7 @@ def _check_prompt(ids: list[int], vocabulary: int) -> None:
         raise ConfigurationError("chat format", "made no ids of the messages")
     if min(ids) < 0 or max(ids) >= vocabulary:
         bad = next(i for i in ids if not 0 <= i < vocabulary)
-        raise ConfigurationError(
-            "chat format", f"made id {bad}, outside the model's vocabulary of {vocabulary}"
-        )
+        raise ConfigurationError("chat format", f"made id {bad}, outside the model's vocabulary of {vocabulary}")
 
 
 def _visible(generated: Generated, stop_ids: tuple[int, ...]) -> list[int]:

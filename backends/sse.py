@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!$)")
 
 
-async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def events(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
     """The `data` of each event, its lines joined by newlines. Comments and other fields are left out.
 
     Only the protocol's own line ends count: str.splitlines would also cut at characters that JSON text may

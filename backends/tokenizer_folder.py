@@ -84,9 +84,7 @@ def _by_transformers(path: Path) -> _Tokenizer:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise ImportError(
-            f"{path} has no tokenizer.json, so reading it needs transformers: {_PIP}"
-        ) from error
+        raise ImportError(f"{path} has no tokenizer.json, so reading it needs transformers: {_PIP}") from error
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:

@@ -1,0 +1,317 @@
+"""SGLang's client against a server that speaks /generate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaz_actors.backends.chat_format import HFChatFormat
+from jaz_actors.backends.embedded.launch import TINY_POLICY
+from jaz_actors.backends.retry import RetryPolicy
+from jaz_actors.backends.sglang import SGLang
+from jaz_actors.errors import ConfigurationError, GenerationAborted, MalformedResponse, ServerUnavailable
+from jaz_actors.messages import Message
+from tests.backends.asked import ByteFormat, a_request
+from tests.backends.fake_server import Answer, Call, Hangs, Reply, fake_server, json_reply
+
+pytestmark = pytest.mark.asyncio
+
+AT_ONCE = RetryPolicy(3, wait_min=0, wait_max=0)
+
+
+class Engine:
+    """Answers "ok" under `version`; `answers` replace the next ones; `info` is /model_info."""
+
+    def __init__(self, *answers: Answer, version: str = "1", info: Any = None) -> None:
+        self.answers = list(answers)
+        self.version = version
+        self.info = {"weight_version": version} if info is None else info
+        self.output = [*b"ok", 256]
+        self.finish: Any = {"type": "stop", "matched": 256}
+
+    async def __call__(self, call: Call) -> Answer:
+        if call.path == "/model_info":
+            return json_reply(self.info) if self.info else json_reply({"detail": "Not Found"}, 404)
+        if call.path == "/get_model_info":
+            return json_reply({"weight_version": "old"})
+        if call.path == "/abort_request":
+            return Reply(b"")
+        return self.answers.pop(0) if self.answers else self.generated(call)
+
+    def generated(self, call: Call) -> Answer:
+        meta = {
+            "finish_reason": self.finish,
+            "prompt_tokens": len(call.json["input_ids"]),
+            "completion_tokens": len(self.output),
+            "cached_tokens": 5,
+            "weight_version": self.version,
+            "output_token_logprobs": [[-0.5, i, None] for i in self.output],
+        }
+        return json_reply({"text": "", "output_ids": self.output, "meta_info": meta})
+
+
+async def test_a_completion_carries_what_was_sent_and_sampled() -> None:
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        answer = await backend.complete(a_request("hi"))
+        await backend.aclose()
+    assert answer.content == "ok"
+    assert answer.tokens is not None
+    assert answer.tokens.prompt_ids == list(b"hi") == server.calls_of("/generate")[0].json["input_ids"]
+    assert answer.tokens.output_ids == [*b"ok", 256]
+    assert answer.tokens.logprobs == [-0.5] * 3
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.cached_tokens) == (
+        2,
+        3,
+        5,
+    )
+
+
+async def test_the_version_at_submission_is_pinned_before_sending_and_names_the_cache() -> None:
+    engine = Engine(version="1")
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        seen = []
+        for version in ("1", "2", "2"):
+            engine.version = version
+            tokens = (await backend.complete(a_request())).tokens
+            assert tokens is not None
+            seen.append((tokens.version_at_submit, tokens.version_at_return))
+        backend.note_weight_version("3")
+        await backend.complete(a_request())
+        await backend.aclose()
+    assert seen == [("1", "1"), ("1", "2"), ("2", "2")]
+    assert [call.json["extra_key"] for call in server.calls_of("/generate")] == ["1", "1", "2", "3"]
+
+
+async def test_the_older_name_of_model_info_is_asked_too() -> None:
+    async with fake_server(Engine(info={})) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        await backend.complete(a_request())
+        await backend.aclose()
+    assert server.calls_of("/generate")[0].json["extra_key"] == "old"
+
+
+async def test_no_rid_is_used_twice_or_is_the_beginning_of_another() -> None:
+    busy = json_reply({"error": {"message": "busy"}}, 503)
+    async with fake_server(Engine(busy, busy)) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        for iteration in (1, 1, 11):
+            await backend.complete(a_request(path="0.1", iteration=iteration))
+        await backend.aclose()
+    rids = [call.json["rid"] for call in server.calls_of("/generate")]
+    assert len(rids) == 5
+    assert all(rid.startswith("run:0.1:") for rid in rids)
+    assert not [(a, b) for a in rids for b in rids if a is not b and b.startswith(a)]
+
+
+async def test_cancelling_aborts_the_request_by_its_id_before_closing_returns() -> None:
+    async with fake_server(Engine(Hangs())) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        task = asyncio.create_task(backend.complete(a_request()))
+        (call,) = await server.wait_called("/generate")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await backend.aclose()
+        aborts = server.calls_of("/abort_request")
+    assert [abort.json for abort in aborts] == [{"rid": call.json["rid"]}]
+
+
+async def test_an_abort_that_fails_is_nobodys_error() -> None:
+    async def broken(call: Call) -> Answer:
+        if call.path == "/abort_request":
+            return json_reply({"error": "no"}, 500)
+        return json_reply({}) if call.path == "/model_info" else Hangs()
+
+    async with fake_server(broken) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        task = asyncio.create_task(backend.complete(a_request()))
+        await server.wait_called("/generate")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await backend.aclose()
+        assert len(server.calls_of("/abort_request")) == 1
+
+
+async def test_an_aborted_generation_is_not_retried() -> None:
+    engine = Engine()
+    engine.finish = {"type": "abort", "message": "paused with abort", "status_code": 503}
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        with pytest.raises(GenerationAborted, match="paused with abort"):
+            await backend.complete(a_request())
+        await backend.aclose()
+    assert len(server.calls_of("/generate")) == 1
+
+
+async def test_an_answer_that_disagrees_is_refused_and_not_retried() -> None:
+    wrong = json_reply({"output_ids": [1], "meta_info": {"finish_reason": "stop", "output_token_logprobs": []}})
+    async with fake_server(Engine(wrong)) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        with pytest.raises(MalformedResponse):
+            await backend.complete(a_request())
+        await backend.aclose()
+    assert len(server.calls_of("/generate")) == 1
+
+
+@pytest.mark.parametrize(("output", "shown"), [([*b"ok", 256], "ok"), ([*b"ok"], "ok"), ([], ""), ([256], "")])
+async def test_the_text_is_without_the_id_that_ended_it(output: list[int], shown: str) -> None:
+    engine = Engine()
+    engine.output = output
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        assert (await backend.complete(a_request())).content == shown
+        await backend.aclose()
+
+
+async def test_a_stop_id_that_is_an_ordinary_token_is_hidden_only_where_it_ended_the_answer() -> None:
+    engine = Engine()
+    engine.output, engine.finish = list(b"a;b;"), {"type": "stop", "matched": ord(";")}
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        assert (await backend.complete(a_request())).content == "a;b"
+        engine.finish = {"type": "length", "length": 4}
+        assert (await backend.complete(a_request())).content == "a;b;"
+        await backend.aclose()
+
+
+class Outside(ByteFormat):
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        return [1, 257]
+
+
+class Nothing(ByteFormat):
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize(("made", "said"), [(Outside(), "made id 257"), (Nothing(), "no ids")])
+async def test_ids_that_would_end_the_server_are_never_sent(made: ByteFormat, said: str) -> None:
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=made)
+        with pytest.raises(ConfigurationError, match=said):
+            await backend.complete(a_request())
+        await backend.aclose()
+    assert server.calls_of("/generate") == []
+
+
+async def test_the_tokenizer_that_the_server_names_is_used_where_it_exists() -> None:
+    async with fake_server(Engine(info={"tokenizer_path": str(TINY_POLICY)})) as server:
+        backend = SGLang(server.url)
+        answer = await backend.complete(a_request("hi"))
+        await backend.aclose()
+    expected = HFChatFormat(TINY_POLICY)
+    assert answer.tokens is not None
+    assert answer.tokens.prompt_ids == expected.encode(a_request("hi").messages)
+    assert answer.content == expected.decode(list(b"ok"))
+
+
+@pytest.mark.parametrize("info", [{"tokenizer_path": "Qwen/no-folder"}, {"weight_version": "1"}])
+async def test_a_tokenizer_that_is_not_here_is_a_configuration_error(info: dict[str, str]) -> None:
+    async with fake_server(Engine(info=info)) as server:
+        backend = SGLang(server.url)
+        with pytest.raises(ConfigurationError):
+            await backend.complete(a_request())
+        await backend.aclose()
+
+
+async def test_a_tokenizer_is_read_once_for_many_first_calls() -> None:
+    loads = 0
+
+    class Counting(ByteFormat):
+        def load(self) -> None:
+            nonlocal loads
+            loads += 1
+
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=Counting())
+        await asyncio.gather(*(backend.complete(a_request(path=str(i))) for i in range(20)))
+        await backend.aclose()
+    assert loads == 1
+    assert len(server.calls_of("/model_info")) == 1
+
+
+async def test_a_first_call_that_is_cancelled_leaves_the_backend_usable() -> None:
+    hangs = True
+
+    async def slow_info(call: Call) -> Answer:
+        return Hangs() if call.path == "/model_info" and hangs else await Engine()(call)
+
+    async with fake_server(slow_info) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        first = asyncio.create_task(backend.complete(a_request()))
+        second = asyncio.create_task(backend.complete(a_request(path="1")))
+        await server.wait_called("/model_info")
+        hangs = False
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await second).content == "ok"
+        await backend.aclose()
+
+
+async def test_a_server_that_starts_later_is_waited_for() -> None:
+    starting = True
+
+    async def not_yet(call: Call) -> Answer:
+        nonlocal starting
+        if starting:
+            starting = False
+            return json_reply({"error": {"message": "starting"}}, 503)
+        return await Engine()(call)
+
+    async with fake_server(not_yet) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        assert (await backend.complete(a_request())).content == "ok"
+        await backend.aclose()
+
+
+async def test_a_long_prompt_is_encoded_as_a_short_one() -> None:
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        tokens = (await backend.complete(a_request("x" * 30_000))).tokens
+        await backend.aclose()
+    assert tokens is not None
+    assert tokens.prompt_ids == list(b"x" * 30_000)
+
+
+async def test_a_key_is_sent_and_not_shown() -> None:
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), api_key="sk-hidden")
+        await backend.complete(a_request())
+        await backend.aclose()
+    assert server.calls[0].headers["authorization"] == "Bearer sk-hidden"
+    assert "hidden" not in repr(backend)
+
+
+async def test_one_of_model_path_and_chat_format() -> None:
+    with pytest.raises(ConfigurationError):
+        SGLang("http://x", model_path=Path("/m"), chat_format=ByteFormat())
+
+
+async def test_a_backend_belongs_to_one_loop() -> None:
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=RetryPolicy(0))
+        await backend.complete(a_request())
+
+        def elsewhere() -> None:
+            asyncio.run(_refused_here(backend))
+
+        await asyncio.to_thread(elsewhere)
+        await backend.aclose()
+
+
+async def _refused_here(backend: SGLang) -> None:
+    with pytest.raises(ConfigurationError, match="another event loop"):
+        await backend.complete(a_request())
+
+
+async def test_a_server_that_never_comes_is_unavailable() -> None:
+    with pytest.raises(ServerUnavailable):
+        await SGLang("http://127.0.0.1:1", chat_format=ByteFormat(), retry=AT_ONCE).complete(a_request())
