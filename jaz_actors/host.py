@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import pickle
@@ -80,6 +81,7 @@ class Invocation:
         self.spec = spec
         self.loop: AgentLoop | None = None
         self.repl: ReplSession | None = None
+        self.frames: list[int] = []
         self.queued_since = time.monotonic()
 
     def status(self, host: str) -> InvocationStatus:
@@ -117,6 +119,7 @@ class Host:
         self._buffers = SharedBuffers()
         self._live: dict[str, Invocation] = {}
         self._by_frame: dict[int, Invocation] = {}
+        self._frame_numbers = itertools.count()
         self._tasks: dict[str, set[asyncio.Task[object]]] = {}
         self._members: list[str] = [self.name]
         self._placed: Counter[str] = Counter()
@@ -180,6 +183,8 @@ class Host:
         finally:
             tasks.discard(task)
             self._live.pop(path, None)
+            for number in invocation.frames:
+                self._by_frame.pop(number, None)
             self._buffers.release(path)
             self._count(invocation)
         self._outcomes[_status(outcome)] += 1
@@ -217,7 +222,7 @@ class Host:
             session = invocation.repl = ReplSession(
                 self._zygote(config.repl.frames),
                 config.repl,
-                home=lambda number: self._frame_home(invocation, number),
+                home=lambda: self._frame_home(invocation),
                 on_call=lambda body: self._answer(invocation, body),
                 on_waiting=set_waiting,
             )
@@ -255,8 +260,11 @@ class Host:
             dispatcher=dispatcher,
         )
 
-    def _frame_home(self, invocation: Invocation, number: int) -> str:
+    def _frame_home(self, invocation: Invocation) -> str:
+        """A name by which objects that the invocation's next frame lends are found."""
+        number = next(self._frame_numbers)
         self._by_frame[number] = invocation
+        invocation.frames.append(number)
         return f"{self.name}/{number}"
 
     # -- what frames ask for

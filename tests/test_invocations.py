@@ -440,6 +440,23 @@ async def _opened() -> int:
     return len(current_run()._keys)
 
 
+async def test_an_invocation_that_is_over_leaves_nothing_in_its_host_or_at_home(runtime: str) -> None:
+    from jaz_actors.runtime import InlinePool, current_run
+
+    run = current_run()
+    with script("return invoke(lock=lock, a=a) if depth else 1", "return 2"), CountQueries():
+        await asyncio.gather(
+            *(ainvoke(lock=threading.Lock(), a=np.ones(1 << 18), depth=0) for _ in range(5)), return_exceptions=True
+        )
+    async with asyncio.timeout(5):
+        while run.home.buffers._held or len(run.home.table) or run.home._hooks or run._where or run._live:
+            await asyncio.sleep(0.01)
+    if isinstance(run.pool, InlinePool):
+        host = run.pool._host
+        assert host is not None
+        assert (host._by_frame, host._live, host._buffers._held) == ({}, {}, {})
+
+
 async def test_private_names_are_out_of_reach_by_reference() -> None:
     class Thing:
         _secret = 1

@@ -107,7 +107,7 @@ class ReplSession:
         zygote: Zygote,
         options: REPL,
         *,
-        home: Callable[[int], str],
+        home: Callable[[], str],
         on_call: CallHandler,
         on_waiting: Callable[[bool], None] = lambda waiting: None,
     ) -> None:
@@ -167,7 +167,7 @@ class ReplSession:
         frame.on_message = self._received
         frame.on_end = lambda reason: self._ended(frame, reason)
         setup = msgspec.structs.replace(
-            self._setup, home=self._home(frame.number), history=tuple(self._history), children=self._children
+            self._setup, home=self._home(), history=tuple(self._history), children=self._children
         )
         self._unsent_history = 0
         self._fresh_output = False

@@ -63,7 +63,7 @@ async def a_repl(
     options = options or REPL(timeout=10)
     zygote = Zygote(options.frames)
     packer = InputPacker(ReferenceTable("test"), SharedBuffers())
-    session = ReplSession(zygote, options, home=lambda number: f"test/{number}", on_call=on_call)
+    session = ReplSession(zygote, options, home=lambda: "test/0", on_call=on_call)
     try:
         packed = packer.pack_all(inputs, "0", lambda value: None)
         await session.open(packed, (), Limits(1000, 0.5), recursion=True, return_hint=None, shared={})
@@ -328,7 +328,7 @@ async def test_frames_do_not_see_each_others_folder_environment_or_modules() -> 
     try:
         sessions = []
         for _ in range(8):
-            session = ReplSession(zygote, REPL(), home=lambda number: "test", on_call=_no_calls)
+            session = ReplSession(zygote, REPL(), home=lambda: "test", on_call=_no_calls)
             await session.open((), (), Limits(100, 0.5), recursion=False, return_hint=None, shared={})
             sessions.append(Repl(session))
 
