@@ -6,11 +6,15 @@ import asyncio
 import logging
 import math
 import random
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import ray
 from ray.exceptions import RayError
 
@@ -36,6 +40,7 @@ class _Host:
 
     name: str
     actor: Any
+    pid: int
     endpoint: str
     dedicated: bool
     watcher: asyncio.Task[None]
@@ -137,7 +142,7 @@ class RayPool:
         logger.info("%s runs as process %d", name, pid)
         self._peer.connect(name, endpoint)
         watcher = asyncio.create_task(self._watch(name, actor))
-        host = self._hosts[name] = _Host(name, actor, endpoint, dedicated, watcher)
+        host = self._hosts[name] = _Host(name, actor, pid, endpoint, dedicated, watcher)
         self._tell_members()
         return host
 
@@ -156,12 +161,14 @@ class RayPool:
             reason = lines[0] if lines else type(error).__name__
         if self._closed:
             return
-        self._hosts.pop(name, None)
+        dead = self._hosts.pop(name, None)
         self._dead[name] = reason
         self._peer.forget(name, reason)
         for host in self._hosts.values():
             self._peer.notify(host.name, "gone", name.encode(), reason.encode())
         self._tell_members()
+        if dead is not None:
+            await asyncio.to_thread(_sweep, dead.pid)
 
     async def _close_host(self, host: _Host) -> None:
         try:
@@ -188,3 +195,11 @@ class RayPool:
         await self._peer.aclose()
         if self._owns_ray:
             await asyncio.to_thread(ray.shutdown)
+
+
+def _sweep(pid: int) -> None:
+    """Remove the folders of a host that was killed, if it ran on this machine: Ray kills its zygote with it."""
+    if psutil.pid_exists(pid):
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"jaz-frames-{pid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)

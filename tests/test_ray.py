@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -75,6 +76,9 @@ async def test_a_killed_host_fails_its_invocations_quickly_and_no_others() -> No
     assert time.monotonic() - at < 3 + 5
     _, alive = psutil.wait_procs(frames, timeout=3)
     assert alive == []
+    async with asyncio.timeout(5):
+        while list(Path(tempfile.gettempdir()).glob(f"jaz-frames-{victim}-*")):
+            await asyncio.sleep(0.05)
     with ConfigOverride(backend=Scripted(["return 5"])):
         assert await ainvoke() == 5
 

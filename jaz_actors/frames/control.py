@@ -8,12 +8,14 @@ import msgspec
 class ZygoteConfig(msgspec.Struct, frozen=True):
     """How frames are made.
 
+    root:           folder of the frames' working directories; removed when the zygote ends.
     sys_path:       import path of the frames.
     preload:        modules that every frame has imported from the start.
     memory_limit:   bytes of private memory a process of a frame may have; 0 is no limit.
     max_processes:  processes that one frame may have alive at once before it is ended.
     """
 
+    root: str
     sys_path: list[str]
     preload: list[str]
     memory_limit: int

@@ -293,6 +293,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         config = ZygoteConfig(
+            self._root,
             [path for path in sys.path if path],
             list(self._options.preload),
             self._options.memory_limit or 0,

@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -151,6 +152,8 @@ class Zygote:
             posix.kill_tree(pid)
         self._frames.clear()
         self.kill_orphans()
+        # A host that was killed cannot do it.
+        shutil.rmtree(self._config.root, ignore_errors=True)
 
     def _send(self, message: Forked | Died) -> None:
         with contextlib.suppress(OSError):  # the host is gone: the next receive says so and ends this process
