@@ -191,6 +191,8 @@ async def amap(
     run = current_run()
     shared = _Shared(run, common)
     running: set[asyncio.Task[Outcome]] = set()
+    # Tasks report themselves: waiting for the first of a set costs time in proportion to the set, at every outcome.
+    finished: asyncio.Queue[asyncio.Task[Outcome]] = asyncio.Queue()
     total = len(items) if isinstance(items, Sized) else None
     source = _numbered(items)
     exhausted = False
@@ -204,14 +206,16 @@ async def amap(
                         exhausted = True
                         break
                     key = None if keys is None else keys(index)
-                    running.add(asyncio.ensure_future(_mapped(local, key, item, shared, index)))
+                    task = asyncio.create_task(_mapped(local, key, item, shared, index))
+                    running.add(task)
+                    task.add_done_callback(finished.put_nowait)
                 if not running:
                     return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    outcome = task.result()
-                    bar.count(outcome)
-                    yield outcome
+                task = await finished.get()
+                running.discard(task)
+                outcome = task.result()
+                bar.count(outcome)
+                yield outcome
     finally:
         for task in running:
             task.cancel()
