@@ -19,7 +19,7 @@ from typing import Any
 
 from jaz_actors.config import ConfigOverride, get_config
 from jaz_actors.descriptions import description_of
-from jaz_actors.errors import ConfigurationError, InputRefused, InvocationCancelled
+from jaz_actors.errors import ConfigurationError, InputRefused, InvocationCancelled, KeyRefused
 from jaz_actors.events import Event, InvokeExit
 from jaz_actors.frames.entry import frame_calls
 from jaz_actors.hooks.base import Hook, active_hooks, check_activation
@@ -178,9 +178,9 @@ async def amap(
     """One invocation for each item's inputs, at most `limit` at a time; yields outcomes as they finish.
 
     No outcome touches another invocation: one that raises or fails is yielded like any other. `index` of an outcome
-    is its item's place. `common` are inputs of all; they are copied once. An item that is refused gives a Failed
-    outcome. `progress` shows a live bar on a terminal; None shows it when stderr is one. Closing the iterator cancels
-    what is still running.
+    is its item's place. `common` are inputs of all; they are copied once. An item whose inputs or key are refused gives
+    a Failed outcome. `progress` shows a live bar on a terminal; None shows it when stderr is one. Closing the iterator
+    cancels what is still running.
     """
     from jaz_actors.progress import progress_bar
 
@@ -229,7 +229,7 @@ async def _mapped(
 ) -> Outcome:
     try:
         call = _prepare(local, key, dict(item), shared=shared)
-    except InputRefused as error:
+    except (InputRefused, KeyRefused) as error:
         path = InvokeId(shared.run.id, shared.run.next_path(None))
         return outcome_of(FailedRecord(error_record(error, traceback_text="")), path, index)
     return await call.outcome(index)
@@ -254,6 +254,7 @@ class _Shared:
 
     def __init__(self, run: Run, inputs: Mapping[str, object]) -> None:
         self.run = run
+        self.names = frozenset(inputs)
         self._owner = f"shared-{id(self)}"
         self.packed: tuple[PackedInput, ...] = ()
         if inputs:
@@ -325,6 +326,8 @@ def _prepare(
     clash = _scope.get().keys() & inputs.keys()
     if clash:
         raise InputRefused(min(clash), "the scope around the call has an input of that name")
+    if shared is not None and (twice := shared.names & (inputs.keys() | scoped.keys())):
+        raise InputRefused(min(twice), "it is given for all items as well")
     config = get_config()
     if override is not None:
         config = override.apply_to(config)

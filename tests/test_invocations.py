@@ -220,6 +220,19 @@ async def test_amap_takes_keys_and_a_refused_item_is_an_outcome_like_any_other()
     assert (got[0].result(), got[2].result()) == (1, 3)
 
 
+async def test_a_key_or_input_given_twice_touches_no_sibling() -> None:
+    with script("return x + y"):
+        key = f"twice-{time.monotonic_ns()}"
+        got = {o.index: o async for o in amap([{"x": 1}, {"x": 2}], keys=lambda i: key, y=10)}
+        assert got[0].result() == 11
+        assert isinstance(got[1], Failed)
+        assert isinstance(got[1].error, errors.KeyRefused)
+        got = {o.index: o async for o in amap([{"x": 1}, {"x": 2, "y": 3}], y=10)}
+        assert got[0].result() == 11
+        assert isinstance(got[1], Failed)
+        assert isinstance(got[1].error, errors.InputRefused)
+
+
 async def test_closing_amap_cancels_what_still_runs() -> None:
     with script("return 1", delay=lambda request: 0.0 if request.invoke_id.path.startswith("fast") else 100.0):
         stream = amap([{}, {}], keys=lambda i: f"{'slow' if i else 'fast'}-{time.monotonic_ns()}")
