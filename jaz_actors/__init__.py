@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from jaz_actors.backends.openai import OpenAI
     from jaz_actors.backends.scripted import Scripted
     from jaz_actors.backends.sglang import SGLang
+    from jaz_actors.capture import scope
     from jaz_actors.code_protocol import CodeProtocol
     from jaz_actors.config import ConfigOverride, configure, get_config
-    from jaz_actors.descriptions import describe
+    from jaz_actors.descriptions import Display, describe
     from jaz_actors.frames.process import FrameOptions
     from jaz_actors.frames.repl import REPL
-    from jaz_actors.frontdoor import Invocation, ainvoke, amap, invoke, scope, start, statistics
+    from jaz_actors.frontdoor import Invocation, ainvoke, amap, invoke, start, statistics
     from jaz_actors.hooks.base import Hook
-    from jaz_actors.hooks.limits import IterationLimit, RecursionLimit
-    from jaz_actors.hooks.print_logger import PrintLogger
+    from jaz_actors.hooks.budget import BudgetPool
+    from jaz_actors.hooks.limits import IterationLimit, RecursionLimit, TimeLimit
+    from jaz_actors.hooks.loggers import FileLogger, PrintLogger
     from jaz_actors.hooks.returns import ReturnType
     from jaz_actors.ids import InvokeId
     from jaz_actors.refs import by_reference
@@ -34,9 +36,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Aborted": "results",
     "CodeProtocol": "code_protocol",
+    "BudgetPool": "hooks.budget",
     "Completed": "results",
     "ConfigOverride": "config",
+    "Display": "descriptions",
     "Failed": "results",
+    "FileLogger": "hooks.loggers",
     "FrameOptions": "frames.process",
     "Hook": "hooks.base",
     "Invocation": "frontdoor",
@@ -44,13 +49,14 @@ _HOMES = {
     "IterationLimit": "hooks.limits",
     "OpenAI": "backends.openai",
     "Outcome": "results",
-    "PrintLogger": "hooks.print_logger",
+    "PrintLogger": "hooks.loggers",
     "REPL": "frames.repl",
     "Raised": "results",
     "RecursionLimit": "hooks.limits",
     "ReturnType": "hooks.returns",
     "SGLang": "backends.sglang",
     "Scripted": "backends.scripted",
+    "TimeLimit": "hooks.limits",
     "ainvoke": "frontdoor",
     "amap": "frontdoor",
     "by_reference": "refs",
@@ -60,7 +66,7 @@ _HOMES = {
     "get_config": "config",
     "hooks": "",
     "invoke": "frontdoor",
-    "scope": "frontdoor",
+    "scope": "capture",
     "shutdown": "runtime",
     "start": "frontdoor",
     "statistics": "frontdoor",
@@ -69,10 +75,13 @@ _HOMES = {
 __all__ = [
     "REPL",
     "Aborted",
+    "BudgetPool",
     "CodeProtocol",
     "Completed",
     "ConfigOverride",
+    "Display",
     "Failed",
+    "FileLogger",
     "FrameOptions",
     "Hook",
     "Invocation",
@@ -86,6 +95,7 @@ __all__ = [
     "ReturnType",
     "SGLang",
     "Scripted",
+    "TimeLimit",
     "ainvoke",
     "amap",
     "by_reference",

@@ -1,4 +1,4 @@
-"""`describe`: the text that an agent is shown instead of a rendering of a value. Knows nothing of prompts."""
+"""The text that an agent is shown instead of a rendering of a value. Knows nothing of prompts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ _weak: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _pinned: dict[int, tuple[object, str]] = {}
 
 
+class Display:
+    """An input shown to the agent as `text`, for one call; None hides it: bound as a variable, not shown."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, value: object, text: str | None) -> None:
+        if not isinstance(text, str | None):
+            raise TypeError(f"a text is a str, or None to hide the value, not {type(text).__name__}")
+        self.value = value
+        self.text = text
+
+
 def describe(value: T, text: str) -> T:
     """Attach `text` to `value` for every invocation that gets it as an input; returns the same object.
 
@@ -23,7 +35,7 @@ def describe(value: T, text: str) -> T:
     if not isinstance(text, str):
         raise TypeError(f"a description is a str, not {type(text).__name__}")
     if value is None or isinstance(value, (bool, int, float, complex, str)):
-        raise TypeError(f"{value!r} is shared by the whole process; wrap it, or put the text into the task")
+        raise TypeError(f"{value!r} is shared by the whole process; pass Display({value!r}, text) instead")
     try:
         setattr(value, _ATTRIBUTE, text)
     except (AttributeError, TypeError):

@@ -12,10 +12,15 @@
     │   ├── HookFailed                  a hook raised; names hook and event
     │   ├── InvalidEffect               an effect at a stage that does not take it
     │   ├── EffectConflict              two hooks asked for different things
-    │   └── MessageIndexError (IndexError)
+    │   ├── MessageIndexError (IndexError)
+    │   ├── CodeOffsetError (IndexError)
+    │   └── DropTargetMissing (KeyError) an input or variable to be dropped is not there
     ├── LimitExceeded                   what a limit aborts an invocation with
     │   ├── IterationLimitExceeded
-    │   └── RecursionLimitExceeded
+    │   ├── RecursionLimitExceeded
+    │   ├── TimeLimitExceeded
+    │   └── BudgetExceeded              a budget shared by many invocations is used up
+    ├── UsageUnknown                    a budget, and a model that does not say what it uses
     ├── ReturnTypeError (TypeError)     a returned value of the wrong type
     ├── InvocationCancelled             the invocation, or an ancestor, was cancelled
     ├── BackendError                    the model server's answer
@@ -36,6 +41,8 @@
         ├── ChannelClosed
         └── RuntimeClosed
 
+    FatalError (BaseException)          raised by tools and hooks to end every enclosing invocation
+
 Every class passes all its fields positionally to `super().__init__`, so that it survives pickling as itself, and
 renders itself in `__str__`.
 """
@@ -45,6 +52,13 @@ from __future__ import annotations
 
 class JazError(Exception):
     """Root of everything this package raises on purpose."""
+
+
+class FatalError(BaseException):
+    """Raise it, or a subclass, from a tool or as a hook's abort to end the invocation and all that enclose it.
+
+    No `Exception`: agent code that catches errors does not stop it, and it reaches the caller of the root.
+    """
 
 
 class InputRefused(JazError, TypeError):
@@ -166,6 +180,30 @@ class MessageIndexError(HookError, IndexError):
         return f"message index {self.index} is out of range for a buffer of {self.length}"
 
 
+class CodeOffsetError(HookError, IndexError):
+    def __init__(self, start: int, end: int, length: int) -> None:
+        super().__init__(start, end, length)
+        self.start = start
+        self.end = end
+        self.length = length
+
+    def __str__(self) -> str:
+        place = f"offset {self.start}" if self.start == self.end else f"range {self.start}:{self.end}"
+        return f"{place} does not lie within code of {self.length} characters"
+
+
+class DropTargetMissing(HookError, KeyError):
+    """`kind` is "input" or "variable"."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, name)
+        self.kind = kind
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"a hook drops the {self.kind} {self.name!r}, which is not there; allow_missing=True permits that"
+
+
 class LimitExceeded(JazError):
     """A limit that the caller set was reached."""
 
@@ -187,6 +225,40 @@ class RecursionLimitExceeded(LimitExceeded):
 
     def __str__(self) -> str:
         return f"depth {self.depth} is beyond the recursion limit of {self.max_depth}"
+
+
+class TimeLimitExceeded(LimitExceeded):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"no result within {self.seconds:g} s"
+
+
+class BudgetExceeded(LimitExceeded):
+    """`holders` names who used most of it: path and amount, most first."""
+
+    def __init__(self, unit: str, budget: float, spent: float, holders: tuple[tuple[str, float], ...] = ()) -> None:
+        super().__init__(unit, budget, spent, holders)
+        self.unit = unit
+        self.budget = budget
+        self.spent = spent
+        self.holders = holders
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{path} {amount:g}" for path, amount in self.holders)
+        return f"the budget of {self.budget:g} {self.unit} is used up: {self.spent:g} spent ({held})"
+
+
+class UsageUnknown(JazError):
+    def __init__(self, unit: str, model: str) -> None:
+        super().__init__(unit, model)
+        self.unit = unit
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"a budget in {self.unit} is set, and {self.model} does not say how much of them it uses"
 
 
 class ReturnTypeError(JazError, TypeError):

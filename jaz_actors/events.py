@@ -9,24 +9,28 @@ REPLExecSend, REPLExecComplete, REPLExecExit; all turns lie between InvokeSend a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from jaz_actors.messages import Completion, Message
 from jaz_actors.outcomes import ExecResult, OutcomeRecord, Raise, Return
-from jaz_actors.payload import ErrorRecord
+from jaz_actors.payload import ErrorRecord, PackedInput
 
 SpanStatus = Literal["completed", "aborted", "failed"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of every event. `timestamp` is seconds since the epoch; `sequence` counts within the invocation."""
+    """Fields of every event. `timestamp` is seconds since the epoch; `sequence` counts within the invocation.
+
+    `blackboard` holds what the invocation's hooks have written for each other, as of the event before.
+    """
 
     invoke_id: str
     depth: int
     sequence: int
     timestamp: float
+    blackboard: dict[str, Any] = {}
 
 
 class InputInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -38,15 +42,21 @@ class InputInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InvokeEnter(Event, frozen=True, tag="invoke_enter"):
+    """`inputs` and `scope` as the caller gave them; `hooks` are the names of those that see the invocation."""
+
     parent_id: str | None
     parent_iteration: int | None
-    inputs: tuple[str, ...]
-    scope: tuple[str, ...]
+    inputs: tuple[PackedInput, ...]
+    scope: tuple[PackedInput, ...]
     hooks: tuple[str, ...]
 
 
 class InvokeSend(Event, frozen=True, tag="invoke_send"):
-    inputs: tuple[str, ...]
+    """`inputs` as the agent gets them; `added` and `dropped` are the names that hooks changed."""
+
+    inputs: tuple[PackedInput, ...]
+    added: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 class InvokeComplete(Event, frozen=True, tag="invoke_complete"):
@@ -58,12 +68,19 @@ class InvokeExit(Event, frozen=True, tag="invoke_exit"):
 
 
 class LLMQueryEnter(Event, frozen=True, tag="llm_query_enter"):
-    """`messages` is the buffer before edits; message edits index into it."""
+    """`messages` is the buffer before edits; message edits index into it.
+
+    can_recurse:      whether the agent has `invoke`.
+    can_report_cost:  whether the backend says what its completions cost.
+    context_length:   tokens that prompt and reply may have together, None when the backend does not say.
+    """
 
     iteration: int
     messages: tuple[Message, ...]
     model: str
     can_recurse: bool
+    can_report_cost: bool = False
+    context_length: int | None = None
 
 
 class MessageDrop(msgspec.Struct, frozen=True):
@@ -112,13 +129,19 @@ class LLMQueryExit(Event, frozen=True, tag="llm_query_exit"):
 
 
 class REPLExecEnter(Event, frozen=True, tag="repl_exec_enter"):
+    """`code` as the model wrote it; code edits index into it."""
+
     iteration: int
     code: str
 
 
 class REPLExecSend(Event, frozen=True, tag="repl_exec_send"):
+    """`code` as it will run, after edits; the variables that hooks have just bound and removed."""
+
     iteration: int
     code: str
+    added_variables: tuple[str, ...] = ()
+    dropped_variables: tuple[str, ...] = ()
 
 
 class REPLExecComplete(Event, frozen=True, tag="repl_exec_complete"):

@@ -1,4 +1,4 @@
-"""The front door: `invoke`, `ainvoke`, `start`, `amap`, `scope`.
+"""The front door: `invoke`, `ainvoke`, `start`, `amap`.
 
 Everything about an invocation is fixed here, at the moment of the call: its path, its inputs, its hooks, its
 configuration. In agent code the same functions start children of the agent's own invocation.
@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sized
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
-from jaz_actors.config import ConfigOverride, get_config
+from jaz_actors.capture import capture
+from jaz_actors.config import ConfigOverride, get_configs
 from jaz_actors.descriptions import description_of
 from jaz_actors.errors import ConfigurationError, InputRefused, InvocationCancelled, KeyRefused
 from jaz_actors.events import Event, InvokeExit
-from jaz_actors.frames.entry import frame_calls
-from jaz_actors.hooks.base import Hook, active_hooks, check_activation
+from jaz_actors.frames.entry import caller
+from jaz_actors.hooks.base import Hook
 from jaz_actors.ids import InvokeId
-from jaz_actors.inputs import check_name
 from jaz_actors.outcomes import AbortedRecord, FailedRecord, OutcomeRecord
 from jaz_actors.payload import PackedInput
 from jaz_actors.results import Outcome, outcome_of
@@ -33,23 +30,6 @@ from jaz_actors.spec import HookEntry, InvocationSpec, InvocationStatus
 from jaz_actors.transfer import error_record
 
 logger = logging.getLogger(__name__)
-
-_scope: ContextVar[Mapping[str, object]] = ContextVar("jaz_scope", default=MappingProxyType({}))
-
-
-@contextmanager
-def scope(**values: object) -> Iterator[None]:
-    """Inputs for every invocation started inside the block, and for all their children.
-
-    An inner block shadows an outer one. Raises InputRefused for a name that cannot be an input.
-    """
-    for name in values:
-        check_name(name)
-    token = _scope.set({**_scope.get(), **values})
-    try:
-        yield
-    finally:
-        _scope.reset(token)
 
 
 def invoke(*local: Hook | ConfigOverride, key: str | None = None, **inputs: object) -> Any:
@@ -63,7 +43,7 @@ def invoke(*local: Hook | ConfigOverride, key: str | None = None, **inputs: obje
     KeyRefused, ConfigurationError or HookActivationError before anything starts; BackendError and InfrastructureError
     when model server or runtime failed.
     """
-    calls = frame_calls()
+    calls = caller()
     if calls is not None:
         return calls.invoke(*local, key=key, **inputs)
     call = _prepare(local, key, inputs)
@@ -77,7 +57,7 @@ def ainvoke(*local: Hook | ConfigOverride, key: str | None = None, **inputs: obj
 
     Cancelling it cancels the whole subtree, requests to the model included.
     """
-    calls = frame_calls()
+    calls = caller()
     if calls is not None:
         return calls.ainvoke(*local, key=key, **inputs)
     return _result(_prepare(local, key, inputs))
@@ -161,8 +141,8 @@ class _EventQueue(Hook):
 
 async def start(*local: Hook | ConfigOverride, key: str | None = None, **inputs: object) -> Invocation:
     """Start an invocation and return at once; it runs whether or not anyone awaits it. Arguments as for `invoke`."""
-    if frame_calls() is not None:
-        raise ConfigurationError("start", "agents call invoke and ainvoke")
+    if (calls := caller()) is not None:
+        raise ConfigurationError("start", f"{calls.subject} call invoke and ainvoke")
     queue = _EventQueue()
     return Invocation(_prepare(local, key, inputs, watcher=queue), queue)
 
@@ -186,8 +166,8 @@ async def amap(
 
     if limit < 1:
         raise ConfigurationError("limit", "must be at least 1")
-    if frame_calls() is not None:
-        raise ConfigurationError("amap", "agents use asyncio.gather over ainvoke")
+    if (calls := caller()) is not None:
+        raise ConfigurationError("amap", f"{calls.subject} use asyncio.gather over ainvoke")
     run = current_run()
     shared = _Shared(run, common)
     running: set[asyncio.Task[Outcome]] = set()
@@ -319,41 +299,34 @@ def _prepare(
     watcher: _EventQueue | None = None,
     shared: _Shared | None = None,
 ) -> _Call:
-    hooks, override = _sorted_local(local)
-    ambient = active_hooks()
-    check_activation(hooks, ambient)
-    scoped = {name: value for name, value in _scope.get().items() if name not in inputs}
-    clash = _scope.get().keys() & inputs.keys()
-    if clash:
-        raise InputRefused(min(clash), "the scope around the call has an input of that name")
-    if shared is not None and (twice := shared.names & (inputs.keys() | scoped.keys())):
+    captured = capture(local, inputs)
+    override = _override(captured.others)
+    if shared is not None and (twice := shared.names & (captured.inputs.keys() | captured.scope.keys())):
         raise InputRefused(min(twice), "it is given for all items as well")
-    config = get_config()
-    if override is not None:
-        config = override.apply_to(config)
-    if config.backend is None:
+    chosen = get_configs(override)
+    if chosen.own.backend is None:
         raise ConfigurationError("backend", "none is configured; call configure(backend=...) first")
     run = current_run() if shared is None else shared.run
-    config_key = run.config_key(config)
+    own, tree = run.config_key(chosen.own), run.config_key(chosen.tree)
+    by_depth = {depth: run.config_key(config) for depth, config in chosen.by_depth.items()}
     path = run.next_path(key)
     home = run.home
-    entries: list[HookEntry] = []
+    entries: tuple[HookEntry, ...] = ()
     try:
-        packed = home.packer.pack_all(inputs, path, description_of)
-        packed_scope = home.packer.pack_all(scoped, path, description_of)
-        entries += [home.enter(hook, propagates=True) for hook in ambient]
-        entries += [home.enter(hook, propagates=False) for hook in hooks]
+        packed = home.packer.pack_all(captured.inputs, path, description_of)
+        packed_scope = home.packer.pack_all(captured.scope, path, description_of)
+        entries = home.hooks.enter_all(captured.ambient, captured.positional, path)
         if watcher is not None:
-            entries.append(home.enter(watcher, propagates=True))
+            entries = (*entries, home.hooks.enter(watcher, propagates=True, owner=path))
         home.remember_loop(path, _running_loop())
     except BaseException:
-        home.leave(entries)
+        home.hooks.leave(entries)
         home.release(path)
         raise
     set_up: list[Hook] = []
 
     def release(error: BaseException | None = None) -> None:
-        home.leave(entries)
+        home.hooks.leave(entries)
         home.release(path)
         for hook in reversed(set_up):
             try:
@@ -364,7 +337,7 @@ def _prepare(
             watcher.end()
 
     try:
-        for hook in hooks:
+        for hook in captured.positional:
             hook.setup()
             set_up.append(hook)
     except BaseException as error:
@@ -373,20 +346,21 @@ def _prepare(
 
     common = () if shared is None else shared.packed
     spec = InvocationSpec(
-        run.id, path, run.ports.name, None, (*packed, *common), packed_scope, config_key, tuple(entries)
-    )
-    return _Call(run, spec, config.dedicated, release)
+        run.id, path, run.ports.name, None, (*packed, *common), packed_scope, own, entries,
+        None if tree == own else tree, by_depth,
+    )  # fmt: skip
+    return _Call(run, spec, chosen.own.dedicated, release)
 
 
-def _sorted_local(local: tuple[object, ...]) -> tuple[list[Hook], ConfigOverride | None]:
-    hooks = [item for item in local if isinstance(item, Hook)]
-    overrides = [item for item in local if isinstance(item, ConfigOverride)]
-    for item in local:
-        if not isinstance(item, (Hook, ConfigOverride)):
+def _override(others: tuple[object, ...]) -> ConfigOverride | None:
+    for item in others:
+        if not isinstance(item, ConfigOverride):
             raise ConfigurationError("invoke", f"positional arguments are hooks and a ConfigOverride, got {item!r}")
-    if len(overrides) > 1:
+        if item.depth is not None:
+            raise ConfigurationError("ConfigOverride", "one for a depth is activated with `with`")
+    if len(others) > 1:
         raise ConfigurationError("ConfigOverride", "an invocation takes at most one")
-    return hooks, overrides[0] if overrides else None
+    return others[0] if others else None  # type: ignore[return-value]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

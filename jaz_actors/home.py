@@ -6,59 +6,58 @@ User code runs here on threads of its own, never on the runtime's loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-import itertools
-import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from jaz_actors import refs
-from jaz_actors.effects import Effect
-from jaz_actors.errors import ConfigurationError, HookFailed, ReferenceGone
-from jaz_actors.events import AnyEvent, Event
-from jaz_actors.hooks.base import Hook, answer, handled_events
-from jaz_actors.host import buffer_decoder, encode_answer, reference_decoder
+from jaz_actors.errors import FatalError, ReferenceGone
+from jaz_actors.frames.entry import Caller, acting_for
+from jaz_actors.hook_home import HookHome, event_decoder
+from jaz_actors.host import buffer_decoder, reference_decoder
+from jaz_actors.hosted_hooks import lost_exit
 from jaz_actors.inputs import InputPacker
+from jaz_actors.outcomes import FailedRecord
 from jaz_actors.payload import ErrorRecord, Payload
 from jaz_actors.ports import Ports
 from jaz_actors.refs import Operation, ReferenceTable, perform
+from jaz_actors.served_calls import ServedCalls, Server, encode_answer
 from jaz_actors.shared import SharedBuffers
-from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, LocalHook
-from jaz_actors.threads import LoopThread, in_daemon_thread
-from jaz_actors.transfer import dumps, error_record, unpack
-
-logger = logging.getLogger(__name__)
+from jaz_actors.spec import ChildRequest, HomeHook, InvocationSpec
+from jaz_actors.threads import in_daemon_thread
+from jaz_actors.transfer import error_record, load_error, unpack
 
 REFERENCE_THREADS = 64
 
-_events: msgspec.msgpack.Decoder[AnyEvent] = msgspec.msgpack.Decoder(AnyEvent)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@dataclass(slots=True)
-class _Registered:
-    hook: Hook
-    users: int
-
-
 class Home:
-    """One driver's hooks and objects. The lock protects the hook table, which any thread may register in."""
+    """One driver's hooks and objects. Made on the runtime's loop."""
 
     def __init__(self, ports: Ports) -> None:
         self.name = ports.name
+        self._ports = ports
         self.table = ReferenceTable(ports.name)
         self.buffers = SharedBuffers()
         self.packer = InputPacker(self.table, self.buffers)
-        self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._hooks: dict[int, _Registered] = {}
+        self.hooks = HookHome(ports.name, self.packer, owner=lambda invoke_id: invoke_id.root.path, trusted=True)
         self._loops: dict[str, asyncio.AbstractEventLoop] = {}
-        self._hook_thread: LoopThread | None = None
         self._places = asyncio.Semaphore(REFERENCE_THREADS)
+        runtime = threading.get_ident()
+        self._server = Server(
+            loop=asyncio.get_running_loop(),
+            packer=self.packer,
+            hooks=self.hooks,
+            release=self.release,
+            load=unpack,
+            load_error=load_error,
+            must_await=lambda: self.hooks.owns_current_thread() or threading.get_ident() == runtime,
+        )
         ports.handle("hook", self._on_hook)
         ports.handle("reference", self._on_reference)
         ports.handle("buffer", self._on_buffer)
@@ -67,69 +66,31 @@ class Home:
 
     # -- hooks
 
-    def enter(self, hook: Hook, *, propagates: bool) -> HookEntry:
-        """The form in which a hook goes with an invocation; pair with `leave`. Raises ConfigurationError."""
-        to_spec = getattr(hook, "to_spec", None)
-        if to_spec is not None:
-            return BuiltinHook(_encode(to_spec()), propagates)
-        if hook.placement == "local":
-            try:
-                return LocalHook(dumps(hook), propagates)
-            except Exception as error:
-                raise ConfigurationError(
-                    type(hook).__name__, f"a local hook is pickled, and it cannot be: {error}"
-                ) from error
-        with self._lock:
-            number = next((n for n, entry in self._hooks.items() if entry.hook is hook), None)
-            if number is None:
-                number = next(self._numbers)
-                self._hooks[number] = _Registered(hook, 0)
-            self._hooks[number].users += 1
-            if self._hook_thread is None:
-                self._hook_thread = LoopThread("jaz-hooks")
-        tags = frozenset(str(kind.__struct_config__.tag) for kind in handled_events(type(hook)))
-        return HomeHook(
-            self.name, number, type(hook).__name__, tags, hook.on_error == "ignore", propagates,
-            hook.placement == "observer",
-        )  # fmt: skip
+    def _calls(self, host: str, path: str, prefix: str) -> ServedCalls:
+        async def ask(request: ChildRequest) -> bytes:
+            return (await self._ports.request(host, "child", _encode(request)))[0]
 
-    def leave(self, entries: Sequence[HookEntry]) -> None:
-        with self._lock:
-            for entry in entries:
-                if isinstance(entry, HomeHook):
-                    registered = self._hooks[entry.number]
-                    registered.users -= 1
-                    if not registered.users:
-                        del self._hooks[entry.number]
+        return ServedCalls(self._server, path, prefix, ask)
 
     async def _on_hook(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
-        registered = self._hooks.get(int(parts[0]))
-        event: Event = _events.decode(parts[1])
-        if registered is None or self._hook_thread is None:
-            raise HookFailed("a hook", type(event).__name__, "it is no longer active at home")
-        try:
-            effects: list[Effect] = await asyncio.wrap_future(self._hook_thread.submit(answer(registered.hook, event)))
-        except Exception:
-            # Only its text travels to the host; where it was raised is known here alone.
-            logger.warning("hook %s raised on %s", type(registered.hook).__name__, type(event).__name__, exc_info=True)
-            raise
-        return [_encode(effects)]
+        invoke_id = event_decoder.decode(parts[2]).invoke_id
+        calls = self._calls(caller, invoke_id.partition(":")[2], "hook")
+        return [await asyncio.wrap_future(self.hooks.answer(int(parts[1]), parts[2], calls))]
 
     def _on_event(self, caller: str, parts: list[bytes]) -> None:
-        registered = self._hooks.get(int(parts[0]))
-        if registered is not None and self._hook_thread is not None:
-            self._hook_thread.submit(self._observe(registered.hook, _events.decode(parts[1])))
+        self.hooks.observe(int(parts[1]), parts[2])
 
-    async def _observe(self, hook: Hook, event: Event) -> None:
-        try:
-            await answer(hook, event)
-        except Exception:
-            logger.warning("observer %s raised on %s", type(hook).__name__, type(event).__name__, exc_info=True)
-
-    async def observed(self) -> None:
-        """Wait until observers have seen every event that has arrived."""
-        if self._hook_thread is not None:
-            await asyncio.wrap_future(self._hook_thread.submit(asyncio.sleep(0)))
+    async def lost(self, spec: InvocationSpec, outcome: FailedRecord) -> None:
+        """Tell the hooks here of the end of a root whose host died."""
+        event = lost_exit(spec, outcome)
+        data = _encode(event)
+        for entry in spec.hooks:
+            if isinstance(entry, HomeHook) and str(event.__struct_config__.tag) in entry.facts.handles:
+                if entry.observer:
+                    self.hooks.observe(entry.number, data)
+                else:
+                    with contextlib.suppress(Exception):  # logged where it was raised; the root has failed already
+                        await asyncio.wrap_future(self.hooks.answer(entry.number, data, None))
 
     # -- objects
 
@@ -145,25 +106,34 @@ class Home:
 
     async def _on_reference(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
         call = reference_decoder.decode(parts[0])
+        calls = self._calls(caller, parts[1].decode(), f"tool{call.number}")
         answered: Payload | ErrorRecord
         try:
-            answered = await self._operate(call.record.type_name, call.operation, call.args)
-        except Exception as error:
+            answered = await self._operate(call.record.type_name, call.operation, call.args, calls)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             answered = error_record(error)
         return [encode_answer(answered)]
 
-    async def _operate(self, description: str, operation: Operation, args: Payload) -> Payload:
+    async def _operate(self, description: str, operation: Operation, args: Payload, calls: Caller) -> Payload:
         target = self.table.get(operation.number, description)
         owner = self.table.owner(operation.number)
 
         def work() -> Any:
             arguments: Any = unpack(args)
-            return perform(target, operation, *arguments)
+            try:
+                with acting_for(calls):
+                    return perform(target, operation, *arguments)
+            except (SystemExit, KeyboardInterrupt) as error:
+                # On an event loop these would end the loop; to the agent's tree they mean the same as a fatal error.
+                raise FatalError(f"the tool raised {type(error).__name__}: {error}") from error
 
         async with self._places:
             result = await in_daemon_thread(work)
         if inspect.isawaitable(result):
-            result = await self._awaited(result, owner)
+            with acting_for(calls):
+                result = await self._awaited(result, owner)
         return await in_daemon_thread(lambda: self.packer.pack("result", result, owner, share=False))
 
     async def _awaited(self, awaitable: Any, owner: str) -> Any:
@@ -173,6 +143,7 @@ class Home:
         its_loop = self._loops.get(owner)
         if its_loop is None or not its_loop.is_running():
             return await wait()
+        # The task there starts with a copy of this context, so what it starts is started for the same invocation.
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wait(), its_loop))
 
     async def _on_buffer(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
@@ -180,8 +151,7 @@ class Home:
 
     def close(self) -> None:
         refs.install(None)
-        if self._hook_thread is not None:
-            self._hook_thread.stop()
+        self.hooks.close()
 
 
 class _AtHome:

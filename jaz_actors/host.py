@@ -21,31 +21,45 @@ import msgspec
 from jaz_actors.admission import Admission
 from jaz_actors.code_protocol import Rules
 from jaz_actors.config import Config
-from jaz_actors.effects import AnyEffect, Effect
-from jaz_actors.errors import ChannelClosed, ConfigurationError, HostDied, ReferenceGone
-from jaz_actors.events import Event
+from jaz_actors.errors import (
+    ChannelClosed,
+    ConfigurationError,
+    FrameLost,
+    HookActivationError,
+    HostDied,
+    KeyRefused,
+    ReferenceGone,
+)
 from jaz_actors.frames import posix
+from jaz_actors.frames.entry import acting_for
 from jaz_actors.frames.process import FrameOptions, Zygote
 from jaz_actors.frames.repl import ReplSession
-from jaz_actors.frames.wire import ChildCall, Limits, Ready, ReferenceCall
-from jaz_actors.hooks.base import Hook, check_activation
-from jaz_actors.hooks.dispatch import Dispatcher, RemoteHook
-from jaz_actors.hooks.specs import hook_from_spec
+from jaz_actors.frames.wire import Check, ChildCall, Limits, Ready, ReferenceCall
+from jaz_actors.hooks.base import Hook, check_return_types
+from jaz_actors.hosted_hooks import HostedHooks, OpenedHooks
 from jaz_actors.loop import AgentLoop, Lineage, Repl
 from jaz_actors.outcomes import AbortedRecord, CompletedRecord, FailedRecord, OutcomeRecord, RaisedRecord
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
 from jaz_actors.ports import Ports
+from jaz_actors.served_calls import (
+    ServedCalls,
+    Server,
+    child_request_decoder,
+    decode_answer,
+    encode_answer,
+    host_packer,
+)
 from jaz_actors.shared import SharedBuffers
 from jaz_actors.spec import (
     BuiltinHook,
+    ChildRequest,
     HomeHook,
     HookEntry,
     HostStatistics,
     InvocationSpec,
     InvocationStatus,
-    LocalHook,
 )
-from jaz_actors.transfer import error_record
+from jaz_actors.transfer import error_record, load_plain, pack, plain_error
 
 logger = logging.getLogger(__name__)
 
@@ -57,21 +71,6 @@ spec_decoder = msgspec.msgpack.Decoder(InvocationSpec)
 outcome_decoder: msgspec.msgpack.Decoder[OutcomeRecord] = msgspec.msgpack.Decoder(OutcomeRecord)
 reference_decoder = msgspec.msgpack.Decoder(ReferenceCall)
 buffer_decoder = msgspec.msgpack.Decoder(SharedBuffer)
-effects_decoder: msgspec.msgpack.Decoder[list[AnyEffect]] = msgspec.msgpack.Decoder(list[AnyEffect])
-_answer_decoder: msgspec.msgpack.Decoder[tuple[Payload | None, ErrorRecord | None]] = msgspec.msgpack.Decoder(
-    tuple[Payload | None, ErrorRecord | None]
-)
-
-
-def encode_answer(answer: Payload | ErrorRecord) -> bytes:
-    return _encode((None, answer) if isinstance(answer, ErrorRecord) else (answer, None))
-
-
-def decode_answer(data: bytes) -> Payload | ErrorRecord:
-    value, error = _answer_decoder.decode(data)
-    answer = value if value is not None else error
-    assert answer is not None
-    return answer
 
 
 class Invocation:
@@ -83,6 +82,20 @@ class Invocation:
         self.repl: ReplSession | None = None
         self.frames: list[int] = []
         self.queued_since = time.monotonic()
+        self.set_waiting: Callable[[bool], None] = lambda waiting: None
+        self.tasks: set[asyncio.Task[object]] = set()
+        self.hooks: OpenedHooks | None = None
+        self._waits = 0
+        self._asked = itertools.count()
+
+    def wait(self, waiting: bool) -> None:
+        """Count one more, or one less, thing elsewhere that the invocation waits for."""
+        self._waits += 1 if waiting else -1
+        self.set_waiting(self._waits > 0)
+
+    def component(self, prefix: str, key: str | None) -> str:
+        """The path component of a child that a hook or tool asks for."""
+        return f"{prefix}-{next(self._asked) if key is None else key}"
 
     def status(self, host: str) -> InvocationStatus:
         if self.loop is None:
@@ -126,7 +139,19 @@ class Host:
         self._outcomes: Counter[str] = Counter()
         self._turns = self._prompt_tokens = self._completion_tokens = 0
         self._closing = False
+        self._hooks = HostedHooks(ports, self._ask_frame_hook, self._tell_frame_hook, self._calls)
+        packer, release = host_packer(self.name)
+        self._server = Server(
+            loop=asyncio.get_running_loop(),
+            packer=packer,
+            hooks=BuiltinsOnly(),
+            release=release,
+            load=load_plain,
+            load_error=plain_error,
+            must_await=lambda: True,
+        )
         ports.handle("invoke", self._on_invoke)
+        ports.handle("child", self._on_child)
         ports.handle("reference", self._on_reference)
         ports.handle("buffer", self._on_buffer)
         ports.handle("status", self._on_status)
@@ -186,18 +211,23 @@ class Host:
             for number in invocation.frames:
                 self._by_frame.pop(number, None)
             self._buffers.release(path)
+            self._hooks.close(spec)
             self._count(invocation)
+            await _ended(invocation.tasks)
         self._outcomes[_status(outcome)] += 1
         return outcome
 
     async def _admitted(self, invocation: Invocation) -> OutcomeRecord:
         async with self.admission.place() as place:
+            invocation.set_waiting = place.set_waiting
             try:
-                loop = await self._assemble(invocation, place.set_waiting)
+                loop = await self._assemble(invocation)
             except Exception as error:
                 return FailedRecord(error_record(error))
             invocation.loop = loop
-            return await loop.run()
+            # What the invocation's hooks in this host start is started for it.
+            with acting_for(self._calls(self.name, str(invocation.spec.invoke_id))):
+                return await loop.run()
 
     def _count(self, invocation: Invocation) -> None:
         if invocation.loop is not None:
@@ -206,36 +236,36 @@ class Host:
             self._prompt_tokens += progress.usage.prompt_tokens or 0
             self._completion_tokens += progress.usage.completion_tokens or 0
 
-    async def _assemble(self, invocation: Invocation, set_waiting: Callable[[bool], None]) -> AgentLoop:
+    async def _assemble(self, invocation: Invocation) -> AgentLoop:
         spec = invocation.spec
         config = self._config(spec.config)
-        if config.backend is None:
+        backend = config.backend
+        if backend is None:
             raise ConfigurationError("backend", "none is configured; call configure(backend=...) first")
-        hooks = [self._hook(entry) for entry in spec.hooks]
-        local = [hook for hook in hooks if isinstance(hook, Hook)]
-        dispatcher = Dispatcher(hooks, call=self._call_home_hook, observe=self._observe)
-        check_activation([], local)
-        hint = next((hint for hook in local if (hint := hook.return_hint()) is not None), None)
-        shared = {b: await self._bring(b, spec) for b in shared_buffers((*spec.inputs, *spec.scope))}
+        hooks = invocation.hooks = self._hooks.open(spec)
+        check_return_types(hooks.here)
+        checks = _checks(hooks.here)
+        limits = [limit for hook in hooks.here if (limit := hook.time_limit()) is not None]
 
-        async def open_repl(*, recursion: bool) -> tuple[Repl, Ready]:
+        async def open_repl(inputs: tuple[PackedInput, ...], *, recursion: bool) -> tuple[Repl, Ready]:
+            shared = {b: await self._bring(b, spec) for b in shared_buffers((*inputs, *spec.scope))}
             session = invocation.repl = ReplSession(
                 self._zygote(config.repl.frames),
                 config.repl,
                 home=lambda: self._frame_home(invocation),
                 on_call=lambda body: self._answer(invocation, body),
-                on_waiting=set_waiting,
+                on_waiting=invocation.wait,
             )
             protocol = config.protocol
-            limits = Limits(protocol.max_input_characters, protocol.head_ratio)
+            bounds = Limits(protocol.max_input_characters, protocol.head_ratio)
             try:
                 ready = await session.open(
-                    spec.inputs,
+                    inputs,
                     spec.scope,
-                    limits,
+                    bounds,
                     depth=spec.invoke_id.depth,
                     recursion=recursion,
-                    return_hint=hint,
+                    checks=checks,
                     shared=shared,
                 )
             except BaseException:
@@ -247,17 +277,18 @@ class Host:
             Lineage(
                 spec.invoke_id,
                 spec.parent_iteration,
-                tuple(item.name for item in spec.inputs),
-                tuple(item.name for item in spec.scope),
-                tuple(_hook_name(hook) for hook in hooks),
+                spec.inputs,
+                spec.scope,
+                hooks.names,
             ),
-            backend=config.backend,
+            backend=backend,
             protocol=config.protocol,
             rules=lambda recursion: Rules(
                 config.repl.timeout, config.repl.allow_raise, config.repl.reject_finish_on_output, recursion
             ),
             open_repl=open_repl,
-            dispatcher=dispatcher,
+            dispatcher=hooks.dispatcher,
+            time_limit=min(limits, default=None),
         )
 
     def _frame_home(self, invocation: Invocation) -> str:
@@ -271,30 +302,76 @@ class Host:
 
     async def _answer(self, parent: Invocation, body: ChildCall | ReferenceCall) -> Payload | ErrorRecord:
         if isinstance(body, ReferenceCall):
-            return await self._reference(body)
-        return await self._child(parent, body)
+            return await self._reference(body, parent.spec.path)
+        for entry in body.hooks:
+            if isinstance(entry, HomeHook) and entry.home not in (f"{self.name}/{n}" for n in parent.frames):
+                raise HookActivationError(entry.facts.name, "it does not live in the frame that gives it")
+        path = f"{parent.spec.path}.{body.component}"
+        try:
+            inputs, scope = self._adopted(body.inputs, path), self._adopted(body.scope, path)
+            return await self._child(parent, path, inputs, scope, body.hooks, caller=self.name)
+        finally:
+            self._buffers.release(path)
 
-    async def _child(self, parent: Invocation, call: ChildCall) -> Payload | ErrorRecord:
+    async def _child(
+        self,
+        parent: Invocation,
+        path: str,
+        inputs: tuple[PackedInput, ...],
+        scope: tuple[PackedInput, ...],
+        hooks: Sequence[HookEntry],
+        *,
+        caller: str,
+    ) -> Payload | ErrorRecord:
         spec = parent.spec
         assert parent.loop is not None
-        path = f"{spec.path}.{call.component}"
-        entries: list[HookEntry] = [entry for entry in spec.hooks if entry.propagates]
-        entries += [BuiltinHook(hook, propagates=False) for hook in call.hooks]
+        assert parent.hooks is not None
+        names = {item.name for item in scope}
         child = InvocationSpec(
             spec.run,
             path,
-            self.name,
+            caller,
             parent.loop.progress.iteration,
-            self._adopted(call.inputs, path),
-            spec.scope,
-            spec.config,
-            tuple(entries),
+            inputs,
+            (*(item for item in spec.scope if item.name not in names), *scope),
+            spec.child_config(),
+            (*parent.hooks.propagating, *hooks),
+            spec.config if spec.tree_config is None else spec.tree_config,
+            spec.config_by_depth,
         )
-        try:
-            outcome = await self._place(child)
-        finally:
-            self._buffers.release(path)
+        outcome = await self._place(child)
         return outcome.value if isinstance(outcome, CompletedRecord) else outcome.error
+
+    # -- children that hooks and tools ask for
+
+    def _calls(self, host: str, invoke_id: str) -> ServedCalls:
+        path = invoke_id.partition(":")[2]
+        return ServedCalls(self._server, path, "hook", lambda request: self._ask_child(host, request))
+
+    async def _ask_child(self, host: str, request: ChildRequest) -> bytes:
+        if host == self.name:
+            return await self._serve_child(self.name, request)
+        return (await self._ports.request(host, "child", _encode(request)))[0]
+
+    async def _on_child(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        return [await self._serve_child(caller, child_request_decoder.decode(parts[0]))]
+
+    async def _serve_child(self, caller: str, request: ChildRequest) -> bytes:
+        parent = self._live.get(request.parent)
+        if parent is None or parent.loop is None:
+            raise ConfigurationError("invoke", "the invocation on whose behalf it was called is over")
+        path = f"{request.parent}.{parent.component(request.prefix, request.key)}"
+        if path in self._live:
+            raise KeyRefused(request.key, "another child of the same parent has it already")
+        work = self._child(parent, path, request.inputs, request.scope, request.hooks, caller=caller)
+        task = asyncio.create_task(work)
+        parent.tasks.add(task)
+        parent.wait(True)
+        try:
+            return encode_answer(await task)
+        finally:
+            parent.wait(False)
+            parent.tasks.discard(task)
 
     async def _place(self, child: InvocationSpec) -> OutcomeRecord:
         """Run a child here while there is room, else on the less loaded of two other hosts."""
@@ -308,7 +385,9 @@ class Host:
                 return await asyncio.ensure_future(self.run(child))
             return outcome_decoder.decode((await self._ports.request(host, "invoke", _encode(child)))[0])
         except ChannelClosed as error:
-            return FailedRecord(error_record(HostDied(host, error.reason), traceback_text=""))
+            lost = FailedRecord(error_record(HostDied(host, error.reason), traceback_text=""))
+            await self._hooks.lost(child, lost)
+            return lost
         finally:
             self._placed[host] -= 1
 
@@ -341,50 +420,41 @@ class Host:
     async def _on_buffer(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
         return [self._buffers.content(buffer_decoder.decode(parts[0]))]
 
-    # -- objects by reference
+    # -- objects by reference, and hooks in frames
 
-    async def _reference(self, call: ReferenceCall) -> Payload | ErrorRecord:
+    async def _reference(self, call: ReferenceCall, invoker: str) -> Payload | ErrorRecord:
         home, _, frame = call.record.home.partition("/")
         if home != self.name:
             try:
-                return decode_answer((await self._ports.request(home, "reference", _encode(call)))[0])
+                return decode_answer((await self._ports.request(home, "reference", _encode(call), invoker.encode()))[0])
             except ChannelClosed as error:
                 raise ReferenceGone(call.record.type_name, f"its home {home} is gone: {error.reason}") from error
-        invocation = self._by_frame.get(int(frame)) if frame else None
-        if invocation is None or invocation.repl is None:
+        repl = self._session(frame)
+        if repl is None:
             raise ReferenceGone(call.record.type_name, "the agent that lent it is over")
-        return await invocation.repl.operate(call.operation, call.args)
+        return await repl.operate(call.operation, call.args)
+
+    def _session(self, frame: str) -> ReplSession | None:
+        invocation = self._by_frame.get(int(frame)) if frame else None
+        return None if invocation is None else invocation.repl
 
     async def _on_reference(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
         try:
-            answer = await self._reference(reference_decoder.decode(parts[0]))
+            answer = await self._reference(reference_decoder.decode(parts[0]), parts[1].decode())
         except Exception as error:
             answer = error_record(error, traceback_text="")
         return [encode_answer(answer)]
 
-    # -- hooks
+    async def _ask_frame_hook(self, home: str, number: int, event: bytes) -> bytes:
+        repl = self._session(home.partition("/")[2])
+        if repl is None:
+            raise FrameLost("a hook lived there")
+        return await repl.ask_hook(number, event)
 
-    def _hook(self, entry: HookEntry) -> Hook | RemoteHook:
-        match entry:
-            case BuiltinHook():
-                return hook_from_spec(entry.spec)
-            case LocalHook():
-                hook = pickle.loads(entry.pickled)
-                assert isinstance(hook, Hook)
-                return hook
-            case HomeHook():
-                return RemoteHook(
-                    entry.name, entry.home, entry.number, entry.handles, entry.ignores_errors, entry.observer
-                )
-
-    async def _call_home_hook(self, hook: RemoteHook, event: Event) -> list[Effect]:
-        reply = await self._ports.request(hook.home, "hook", str(hook.number).encode(), _encode(event))
-        return list(effects_decoder.decode(reply[0]))
-
-    def _observe(self, hooks: Sequence[RemoteHook], event: Event) -> None:
-        data = _encode(event)
-        for hook in hooks:
-            self._ports.notify(hook.home, "event", str(hook.number).encode(), data)
+    def _tell_frame_hook(self, home: str, number: int, event: bytes) -> None:
+        repl = self._session(home.partition("/")[2])
+        if repl is not None:
+            repl.tell_hook(number, event)
 
     # -- asked from outside
 
@@ -452,5 +522,35 @@ def _status(outcome: OutcomeRecord) -> str:
             return "failed"
 
 
-def _hook_name(hook: Hook | RemoteHook) -> str:
-    return hook.name if isinstance(hook, RemoteHook) else type(hook).__name__
+def _checks(hooks: Sequence[Hook]) -> tuple[Check, ...]:
+    """The checks of returned values, each known to its hook by its number."""
+    checks: list[Check] = []
+    for hook in hooks:
+        check = hook.return_check()
+        if check is not None:
+            hook.numbered(len(checks))
+            checks.append(check)
+    return tuple(checks)
+
+
+async def _ended(tasks: set[asyncio.Task[object]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+class BuiltinsOnly:
+    """What hooks that run in a host may give to the children they start: there is no process for others to live in."""
+
+    def enter_all(self, ambient: Sequence[Hook], positional: Sequence[Hook], owner: str) -> tuple[HookEntry, ...]:
+        entries: list[HookEntry] = []
+        for hook in (*ambient, *positional):
+            to_spec = getattr(hook, "to_spec", None)
+            if to_spec is None:
+                raise HookActivationError(type(hook).__name__, "hooks that run in a host give built-in hooks alone")
+            entries.append(BuiltinHook(_encode(to_spec(lambda name, value: pack(value))), propagates=False))
+        return tuple(entries)
+
+    def leave(self, entries: Sequence[HookEntry]) -> None:
+        pass

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 
+from jaz_actors.descriptions import Display
 from jaz_actors.errors import InputRefused
 from jaz_actors.payload import PackedInput, Payload, ReferenceRecord, SharedBuffer
 from jaz_actors.refs import ByReference, ReferenceTable, rebuild
@@ -59,9 +60,14 @@ class InputPacker:
         """All of them, or InputRefused naming the first that can be passed neither by copy nor by reference."""
         for name in inputs:
             check_name(name)
-        return tuple(
-            PackedInput(name, self.pack(name, value, owner), descriptions(value)) for name, value in inputs.items()
-        )
+        return tuple(self.pack_input(name, value, owner, descriptions) for name, value in inputs.items())
+
+    def pack_input(
+        self, name: str, value: object, owner: str, descriptions: Callable[[object], str | None]
+    ) -> PackedInput:
+        if isinstance(value, Display):
+            return PackedInput(name, self.pack(name, value.value, owner), value.text, hidden=value.text is None)
+        return PackedInput(name, self.pack(name, value, owner), descriptions(value))
 
     def pack(self, name: str, value: object, owner: str, *, share: bool = True) -> Payload:
         """One value. With `share`, big buffers go to shared memory of this machine, else they stay in place."""

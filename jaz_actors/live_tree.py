@@ -55,7 +55,7 @@ class LiveTree(Hook):
         path = InvokeId.parse(event.invoke_id).path
         parent, _, _ = path.rpartition(".")
         with self._lock:
-            node = self._nodes[path] = _Node(path, ", ".join(event.inputs))
+            node = self._nodes[path] = _Node(path, ", ".join(item.name for item in event.inputs))
             above = self._nodes.get(parent)
             (self._roots if above is None else above.children)[path] = node
             self._counts["running"] += 1

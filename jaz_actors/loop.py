@@ -7,6 +7,7 @@ Given everything it uses: a backend, a REPL, a protocol and a dispatcher. Knows 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,21 +18,29 @@ import msgspec
 from jaz_actors import events
 from jaz_actors.code_protocol import CodeProtocol, ParsedCode, Rules
 from jaz_actors.effects import DisableRecursion, Effect
-from jaz_actors.errors import InvocationCancelled
+from jaz_actors.errors import InvocationCancelled, TimeLimitExceeded
 from jaz_actors.events import Event
 from jaz_actors.frames.wire import HistoryItem, Ready
 from jaz_actors.hooks.dispatch import Dispatcher
 from jaz_actors.hooks.folds import (
+    Bindings,
+    bound_inputs,
+    combined,
     fold_abort,
+    fold_bindings,
+    fold_blackboard,
+    fold_code,
     fold_completion,
     fold_exec_result,
     fold_invoke_result,
     resolve_message_edits,
 )
 from jaz_actors.ids import InvokeId
+from jaz_actors.inputs import RESERVED
 from jaz_actors.messages import Completion, Message, Usage
 from jaz_actors.outcomes import (
     AbortedRecord,
+    Aborting,
     CompletedRecord,
     Continue,
     ExecResult,
@@ -41,16 +50,21 @@ from jaz_actors.outcomes import (
     RaisedRecord,
     Return,
 )
-from jaz_actors.payload import ErrorRecord
+from jaz_actors.payload import ErrorRecord, PackedInput
 from jaz_actors.protocols import Backend, CompletionRequest, RetryNotice
 from jaz_actors.transfer import error_record, sendable
+
+logger = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=Event)
 State = Literal["waiting for a place", "starting", "waiting for the model", "executing", "waiting for a child", "over"]
 
 
 class Repl(Protocol):
-    """What the loop needs of a REPL; `frames.repl.ReplSession` is one."""
+    """What the loop needs of a REPL; `frames.repl.ReplSession` is one. `execute` raises Aborting for a fatal error,
+    `rebind` EffectConflict and DropTargetMissing."""
+
+    async def rebind(self, bindings: Bindings) -> None: ...
 
     async def execute(self, code: str, filename: str, number: int, *, timeout: float | None = None) -> ExecResult: ...
 
@@ -65,7 +79,7 @@ class Repl(Protocol):
 class OpenRepl(Protocol):
     """Starts the invocation's REPL once the hooks have had their say. Raises InputRefused, FrameStartFailed."""
 
-    def __call__(self, *, recursion: bool) -> Awaitable[tuple[Repl, Ready]]: ...
+    def __call__(self, inputs: tuple[PackedInput, ...], *, recursion: bool) -> Awaitable[tuple[Repl, Ready]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +88,8 @@ class Lineage:
 
     invoke_id: InvokeId
     parent_iteration: int | None
-    inputs: tuple[str, ...]
-    scope: tuple[str, ...]
+    inputs: tuple[PackedInput, ...]
+    scope: tuple[PackedInput, ...]
     hooks: tuple[str, ...]
 
 
@@ -101,16 +115,11 @@ class Progress:
         )
 
 
-class Aborting(Exception):
-    """A hook or limit ends the invocation; carries the record of why."""
-
-    def __init__(self, error: ErrorRecord) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 class AgentLoop:
-    """One invocation. `run()` once; cancel its task to end it early."""
+    """One invocation. `run()` once; cancel its task to end it early.
+
+    time_limit:  seconds that it may take from here on.
+    """
 
     def __init__(
         self,
@@ -121,6 +130,7 @@ class AgentLoop:
         rules: Callable[[bool], Rules],
         open_repl: OpenRepl,
         dispatcher: Dispatcher,
+        time_limit: float | None = None,
     ) -> None:
         self.lineage = lineage
         self.progress = Progress()
@@ -134,23 +144,43 @@ class AgentLoop:
         self._sequence = 0
         self._next_number = 0
         self._buffer: tuple[Message, ...] = ()
+        self._blackboard = dispatcher.blackboard
+        self._time_limit = time_limit
+        self._deadline: asyncio.Timeout = asyncio.Timeout(None)
 
     async def run(self) -> OutcomeRecord:
         """The outcome; never raises but for cancellation, which every Exit event has seen by then."""
+        self._deadline = asyncio.timeout(self._time_limit)
         try:
-            result = await self._invoke()
+            async with self._deadline:
+                result = await self._invoke()
             outcome: OutcomeRecord = (
                 CompletedRecord(result.value) if isinstance(result, Return) else RaisedRecord(result.error)
             )
         except Aborting as aborting:
             outcome = AbortedRecord(aborting.error)
-        except asyncio.CancelledError:
-            cancelled = InvocationCancelled(str(self.lineage.invoke_id), "its caller gave it up")
-            await self._close(AbortedRecord(error_record(cancelled, traceback_text="")))
+        except asyncio.CancelledError as cancelled:
+            await self._close(AbortedRecord(self._record(cancelled)))
             raise
         except Exception as error:
-            outcome = FailedRecord(error_record(error))
+            expired = isinstance(error, TimeoutError) and self._deadline.expired()
+            outcome = AbortedRecord(self._out_of_time()) if expired else FailedRecord(error_record(error))
         return await self._close(outcome)
+
+    def _out_of_time(self) -> ErrorRecord:
+        assert self._time_limit is not None
+        return error_record(TimeLimitExceeded(self._time_limit), traceback_text="")
+
+    def _record(self, error: BaseException) -> ErrorRecord:
+        """What a span is told that an error ends."""
+        if isinstance(error, Aborting):
+            return error.error
+        if not isinstance(error, asyncio.CancelledError):
+            return error_record(error)
+        if self._deadline.expired():
+            return self._out_of_time()
+        cancelled = InvocationCancelled(str(self.lineage.invoke_id), "its caller gave it up")
+        return error_record(cancelled, traceback_text="")
 
     async def _close(self, outcome: OutcomeRecord) -> OutcomeRecord:
         """End the REPL, tell the hooks; a hook that fails even here makes the outcome Failed."""
@@ -177,15 +207,23 @@ class AgentLoop:
             hooks=lineage.hooks,
         )
         self._recursion = not any(isinstance(effect, DisableRecursion) for effect in effects)
-        effects = await self._emit(events.InvokeSend, inputs=lineage.inputs)
-        result = fold_invoke_result(None, effects)
+        bindings = fold_bindings("InvokeEnter", effects)
+        taken = RESERVED | {item.name for item in lineage.scope}
+        inputs = bound_inputs("InvokeEnter", lineage.inputs, bindings, taken=taken)
+        effects = await self._emit(
+            events.InvokeSend,
+            inputs=inputs,
+            added=tuple(item.name for item in bindings.added),
+            dropped=tuple(item.name for item in lineage.inputs if item.name in bindings.dropped),
+        )
+        result = fold_invoke_result("InvokeSend", None, effects)
         if result is None:
-            result = await self._converse()
+            result = await self._converse(inputs)
         effects = await self._emit(events.InvokeComplete, result=result)
-        return fold_invoke_result(result, effects) or result
+        return fold_invoke_result("InvokeComplete", result, effects) or result
 
-    async def _converse(self) -> Return | Raise:
-        self._repl, shown = await self._open_repl(recursion=self._recursion)
+    async def _converse(self, inputs: tuple[PackedInput, ...]) -> Return | Raise:
+        self._repl, shown = await self._open_repl(inputs, recursion=self._recursion)
         self._buffer = self._protocol.seed(self._rules(self._recursion), shown.inputs, shown.scope)
         self._next_number = len(self._buffer)
         iteration = 0
@@ -202,7 +240,7 @@ class AgentLoop:
     async def _query(self, iteration: int) -> Completion:
         try:
             completion = await self._query_stages(iteration)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             await self._exit_failed(events.LLMQueryExit, iteration, error)
             raise
         await self._emit(events.LLMQueryExit, iteration=iteration, status="completed", completion=completion)
@@ -218,6 +256,8 @@ class AgentLoop:
             messages=self._buffer,
             model=self._backend.model,
             can_recurse=self._recursion,
+            can_report_cost=getattr(self._backend, "reports_cost", False),
+            context_length=getattr(self._backend, "context_length", None),
         )
         edits = resolve_message_edits(self._buffer, effects, next_number=self._next_number, iteration=iteration)
         self._next_number = edits.next_number
@@ -229,13 +269,13 @@ class AgentLoop:
             drops=edits.drops,
             adds=edits.adds,
         )
-        completion = fold_completion(effects)
+        completion = fold_completion("LLMQuerySend", effects)
         if completion is None:
             completion = await self._complete(edits.shown, iteration)
         effects = await self._emit(events.LLMQueryComplete, iteration=iteration, completion=completion)
         # Persistent edits stay only once the query has succeeded.
         self._buffer = edits.kept
-        completion = fold_completion(effects) or completion
+        completion = fold_completion("LLMQueryComplete", effects) or completion
         return msgspec.structs.replace(completion, content=sendable(completion.content))
 
     async def _complete(self, messages: tuple[Message, ...], iteration: int) -> Completion:
@@ -254,7 +294,7 @@ class AgentLoop:
     async def _execute(self, parsed: ParsedCode, iteration: int) -> ExecResult:
         try:
             result = await self._execute_stages(parsed, iteration)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             await self._exit_failed(events.REPLExecExit, iteration, error)
             raise
         await self._emit(events.REPLExecExit, iteration=iteration, status="completed", result=result)
@@ -263,16 +303,26 @@ class AgentLoop:
     async def _execute_stages(self, parsed: ParsedCode, iteration: int) -> ExecResult:
         assert self._repl is not None
         self.progress.enter("executing")
-        await self._emit(events.REPLExecEnter, iteration=iteration, code=parsed.code)
-        effects = await self._emit(events.REPLExecSend, iteration=iteration, code=parsed.code)
-        result = fold_exec_result(None, effects)
+        effects = await self._emit(events.REPLExecEnter, iteration=iteration, code=parsed.code)
+        bindings = fold_bindings("REPLExecEnter", effects)
+        code = fold_code(parsed.code, effects)
+        if bindings:
+            await self._repl.rebind(bindings)
+        effects = await self._emit(
+            events.REPLExecSend,
+            iteration=iteration,
+            code=code,
+            added_variables=tuple(item.name for item in bindings.added),
+            dropped_variables=tuple(sorted(bindings.dropped)),
+        )
+        result = fold_exec_result("REPLExecSend", None, effects)
         if result is None and parsed.error:
             result = Continue("", parsed.error)
         if result is None:
             filename = f"<repl_{iteration}>"
-            result = await self._repl.execute(parsed.code, filename, iteration, timeout=parsed.timeout)
+            result = await self._repl.execute(code, filename, iteration, timeout=parsed.timeout)
         effects = await self._emit(events.REPLExecComplete, iteration=iteration, result=result)
-        return fold_exec_result(result, effects) or result
+        return fold_exec_result("REPLExecComplete", result, effects) or result
 
     # -- small pieces
 
@@ -297,18 +347,28 @@ class AgentLoop:
             depth=self.lineage.invoke_id.depth,
             sequence=number,
             timestamp=time.time(),
+            blackboard=self._blackboard,
             **fields,
         )
         effects = await self._dispatcher.emit(event)
+        self._blackboard = fold_blackboard(kind.__name__, self._blackboard, effects)
         abort = fold_abort(effects)
         if abort is not None:
             raise Aborting(abort.error)
         return effects
 
     async def _exit_failed(
-        self, kind: type[events.LLMQueryExit] | type[events.REPLExecExit], iteration: int, error: Exception
+        self, kind: type[events.LLMQueryExit] | type[events.REPLExecExit], iteration: int, error: BaseException
     ) -> None:
-        if isinstance(error, Aborting):
-            await self._emit(kind, iteration=iteration, status="aborted", error=error.error)
-        else:
-            await self._emit(kind, iteration=iteration, status="failed", error=error_record(error))
+        """Tell the hooks that a span does not complete; `error` goes on, whatever they say to it."""
+        aborted = isinstance(error, (Aborting, asyncio.CancelledError))
+        status = "aborted" if aborted else "failed"
+        try:
+            await self._emit(kind, iteration=iteration, status=status, error=self._record(error))
+        except Aborting as also:
+            if isinstance(error, Aborting):
+                raise Aborting(combined([error.error, also.error])) from None
+            logger.info("a hook aborts what has ended already: %s", also)
+        except Exception as failure:
+            error.add_note(f"Then {failure}")
+            logger.warning("a hook failed while a span ended: %s", failure)

@@ -15,7 +15,8 @@ class Message(msgspec.Struct, frozen=True):
     """One entry of an invocation's buffer, with where it came from.
 
     `number` is unique within the invocation and never reused, so that an edit or a token stamp can name the
-    message; `iteration` is the turn that made it, None for seed messages.
+    message; `iteration` is the turn that made it, None for seed messages. Hooks that shorten the buffer leave seed
+    messages and `pinned` ones alone.
     """
 
     role: Role
@@ -23,6 +24,7 @@ class Message(msgspec.Struct, frozen=True):
     kind: MessageKind
     number: int
     iteration: int | None = None
+    pinned: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True):

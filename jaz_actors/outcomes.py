@@ -55,11 +55,19 @@ class Continue(msgspec.Struct, frozen=True, tag="continue"):
         return self.output + self.error
 
 
+class Rejection(msgspec.Struct, frozen=True, array_like=True):
+    """Why check number `check` of the invocation refused a returned value; `error` is what the check raised."""
+
+    check: int
+    reason: str
+    error: ErrorRecord | None = None
+
+
 class Return(msgspec.Struct, frozen=True, tag="return"):
-    """A top-level `return`. `rejection` holds the reason when a check that ran in the frame refused the value."""
+    """A top-level `return`. `rejections` come from the checks that ran in the frame, where the value is."""
 
     value: Payload
-    rejection: str | None = None
+    rejections: tuple[Rejection, ...] = ()
 
 
 class Raise(msgspec.Struct, frozen=True, tag="raise"):
@@ -69,3 +77,11 @@ class Raise(msgspec.Struct, frozen=True, tag="raise"):
 
 
 ExecResult = Continue | Return | Raise
+
+
+class Aborting(Exception):
+    """On its way out of an agent loop: a hook, a limit or a fatal error ends the invocation; `error` says why."""
+
+    def __init__(self, error: ErrorRecord) -> None:
+        super().__init__(error.message)
+        self.error = error

@@ -40,12 +40,13 @@ class Payload(msgspec.Struct, frozen=True, array_like=True):
 
 class ErrorRecord(msgspec.Struct, frozen=True, array_like=True):
     """An exception in transit. `pickled` is None where it could not be pickled, or where a host made the record
-    on behalf of a frame that is gone."""
+    on behalf of a frame that is gone. A `fatal` one ends every enclosing invocation instead of reaching its code."""
 
     type_name: str
     message: str
     traceback: str = ""
     pickled: bytes | None = None
+    fatal: bool = False
 
 
 class ReferenceRecord(msgspec.Struct, frozen=True, array_like=True):

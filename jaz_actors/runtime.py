@@ -216,13 +216,16 @@ class Run:
         try:
             reply = await self.ports.request(host, "invoke", _encode(spec))
             if any(hook for hook in spec.hooks if getattr(hook, "observer", False)):
-                await self.home.observed()
+                await self.home.hooks.observed()
             return outcome_decoder.decode(reply[0])
         except ChannelClosed as error:
             if self._closed:
                 return FailedRecord(error_record(RuntimeClosed("shutdown() was called"), traceback_text=""))
             reason = self.pool.why_closed(host) or error.reason
-            return FailedRecord(error_record(HostDied(host, reason), traceback_text=""))
+            lost = FailedRecord(error_record(HostDied(host, reason), traceback_text=""))
+            await self.home.lost(spec, lost)
+            await self.home.hooks.observed()
+            return lost
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -7,9 +7,15 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def submit(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> Future[T]:
+    """Run a coroutine on another thread's loop, in an empty context: nothing that surrounds the caller goes along."""
+    return Context().run(asyncio.run_coroutine_threadsafe, coroutine, loop)
 
 
 class LoopThread:
@@ -25,10 +31,14 @@ class LoopThread:
         self.loop.run_forever()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return submit(coroutine, self.loop)
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         self.loop.call_soon_threadsafe(function, *args)
+
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
 
     def owns_current_thread(self) -> bool:
         return threading.current_thread() is self._thread

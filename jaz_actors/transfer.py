@@ -11,11 +11,11 @@ import pickle
 import reprlib
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cloudpickle
 
-from jaz_actors.errors import DecodeError, RemoteError
+from jaz_actors.errors import DecodeError, FatalError, RemoteError
 from jaz_actors.payload import ErrorRecord, Payload, SharedBuffer
 
 PREVIEW_CHARACTERS = 200
@@ -98,6 +98,31 @@ def unpack(payload: Payload, *, mapped: Mapped = _refuse_shared) -> object:
         raise DecodeError(f"a {payload.type_name}", f"{type(error).__name__}: {error}") from error
 
 
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain data")
+
+
+def load_plain(payload: Payload) -> object:
+    """The value of a payload that holds plain data; no code of its maker runs. Raises DecodeError for all else."""
+    try:
+        return _PlainUnpickler(io.BytesIO(payload.pickled)).load()
+    except Exception as error:
+        raise DecodeError(f"a {payload.type_name}", f"only plain data is opened here: {error}") from error
+
+
+def plain_error(record: ErrorRecord) -> RemoteError:
+    """Stands for an exception where its pickle must not be opened."""
+    return RemoteError(record.type_name, record.message, record.traceback)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether an error ends every enclosing invocation: a FatalError, alone or within a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(is_fatal(inner) for inner in error.exceptions)
+    return isinstance(error, FatalError)
+
+
 def error_record(error: BaseException, *, traceback_text: str | None = None) -> ErrorRecord:
     """An exception as a record. Never raises: what cannot be pickled, or loaded again, goes as text."""
     if traceback_text is None:
@@ -113,7 +138,9 @@ def error_record(error: BaseException, *, traceback_text: str | None = None) -> 
             pickled = None
     except Exception:
         pickled = None
-    return ErrorRecord(qualified_name(type(error)), sendable(message), sendable(traceback_text), pickled)
+    return ErrorRecord(
+        qualified_name(type(error)), sendable(message), sendable(traceback_text), pickled, is_fatal(error)
+    )
 
 
 def load_error(record: ErrorRecord, *, note: str = "") -> BaseException:

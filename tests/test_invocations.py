@@ -57,6 +57,12 @@ def answers(function: Callable[[CompletionRequest], str], **options: Any) -> Con
     return ConfigOverride(backend=Scripted(function, **options))
 
 
+async def within(override: ConfigOverride, *hooks: Hook, **inputs: Any) -> Any:
+    """An invocation whose children have the same components."""
+    with override:
+        return await ainvoke(*hooks, **inputs)
+
+
 async def test_a_value_comes_back() -> None:
     assert await ainvoke(script("x = n + 1", "return x * 2"), n=20) == 42
 
@@ -84,7 +90,7 @@ async def test_the_model_sees_inputs_observations_and_its_own_replies() -> None:
             return "print('observed')"
         return f"return {text!r}"
 
-    text = await ainvoke(answers(answer), task="do it", numbers=[1, 2])
+    text = await within(answers(answer), task="do it", numbers=[1, 2])
     assert '<task type="str">\ndo it\n</task>' in text
     assert '<numbers type="list">\n[1, 2]\n</numbers>' in text
     assert "task, numbers" in text
@@ -103,7 +109,7 @@ async def test_children_get_paths_by_the_order_of_calls_and_a_frame_of_their_own
         path = request.invoke_id.path.partition(".")[2]
         return f"return {path!r}, i, 'secret' in globals()"
 
-    got = await ainvoke(answers(answer))
+    got = await within(answers(answer))
     assert got == [("0", 0, False), ("1", 1, False), ("2", 2, False), ("k", 9, False)]
 
 
@@ -113,7 +119,7 @@ async def test_a_childs_exception_is_raised_in_its_parent() -> None:
             return "try:\n    invoke(task='t')\nexcept KeyError as e:\n    return 'caught ' + e.args[0]"
         return "raise KeyError('k')"
 
-    assert await ainvoke(answers(answer)) == "caught k"
+    assert await within(answers(answer)) == "caught k"
 
 
 @pytest.mark.parametrize("depth", [8])
@@ -121,7 +127,7 @@ async def test_a_deep_chain_finishes(depth: int) -> None:
     def answer(request: CompletionRequest) -> str:
         return "return 0 if left == 0 else 1 + invoke(left=left - 1)"
 
-    assert await ainvoke(answers(answer), left=depth - 1) == depth - 1
+    assert await within(answers(answer), left=depth - 1) == depth - 1
 
 
 async def test_a_wide_tree_finishes() -> None:
@@ -130,7 +136,7 @@ async def test_a_wide_tree_finishes() -> None:
         "if left == 0:\n    return 1\n"
         "return 1 + sum(await asyncio.gather(*(ainvoke(left=left - 1) for _ in range(4))))"
     )
-    assert await ainvoke(answers(lambda request: code), left=3) == 1 + 4 + 16 + 64
+    assert await within(answers(lambda request: code), left=3) == 1 + 4 + 16 + 64
 
 
 async def test_siblings_on_reused_hosts_never_see_each_other() -> None:
@@ -400,7 +406,7 @@ async def test_references_work_in_grandchildren_and_iterate() -> None:
             return iter(self.items)
 
     log = Log()
-    assert await ainvoke(answers(answer), log=by_reference(log)) == [*range(200), 1]
+    assert await within(answers(answer), log=by_reference(log)) == [*range(200), 1]
 
 
 async def test_an_object_lent_by_a_parents_frame_is_used_by_its_child() -> None:
@@ -417,7 +423,7 @@ async def test_an_object_lent_by_a_parents_frame_is_used_by_its_child() -> None:
             )
         return "return c.up() + c.up()"
 
-    assert await ainvoke(answers(answer)) == (3, 2)
+    assert await within(answers(answer)) == (3, 2)
 
 
 async def test_a_tool_at_home_that_never_returns_holds_up_neither_cancellation_nor_shutdown() -> None:
@@ -462,7 +468,7 @@ async def test_an_invocation_that_is_over_leaves_nothing_in_its_host_or_at_home(
             *(ainvoke(lock=threading.Lock(), a=np.ones(1 << 18), depth=0) for _ in range(5)), return_exceptions=True
         )
     async with asyncio.timeout(5):
-        while run.home.buffers._held or len(run.home.table) or run.home._hooks or run._where or run._live:
+        while run.home.buffers._held or len(run.home.table) or run.home.hooks._hooks or run._where or run._live:
             await asyncio.sleep(0.01)
     if isinstance(run.pool, InlinePool):
         host = run.pool._host
@@ -529,7 +535,7 @@ async def test_a_childs_big_input_from_a_frame_arrives() -> None:
             return "import numpy as np\na = np.ones(1 << 20)\nreturn invoke(a=a), invoke(a=a[:10])"
         return "return float(a.sum())"
 
-    assert await ainvoke(answers(answer)) == (float(1 << 20), 10.0)
+    assert await within(answers(answer)) == (float(1 << 20), 10.0)
 
 
 async def test_a_big_result_comes_back() -> None:
@@ -544,11 +550,11 @@ async def test_scope_reaches_every_descendant_and_inputs_may_not_shadow_it() -> 
         return "return shared, sorted(__scope__)"
 
     with scope(shared="all"):
-        assert await ainvoke(answers(answer), depth=0) == ("all", ["shared"])
+        assert await within(answers(answer), depth=0) == ("all", ["shared"])
         with scope(shared="inner"):
-            assert await ainvoke(answers(answer), depth=0) == ("inner", ["shared"])
+            assert await within(answers(answer), depth=0) == ("inner", ["shared"])
         with pytest.raises(errors.InputRefused, match="scope"):
-            await ainvoke(answers(answer), shared=1)
+            await within(answers(answer), shared=1)
 
 
 async def test_a_description_is_shown_instead_of_the_value() -> None:
@@ -556,7 +562,7 @@ async def test_a_description_is_shown_instead_of_the_value() -> None:
         return f"return {request.messages[1].content!r}"
 
     table = describe({"rows": list(range(10_000))}, "a table of 10,000 rows")
-    text = await ainvoke(answers(answer), table=table)
+    text = await within(answers(answer), table=table)
     assert "a table of 10,000 rows" in text
     assert "9999" not in text
 
@@ -595,7 +601,7 @@ async def test_a_timeout_pragma_overrides_and_a_bad_one_runs_nothing() -> None:
         last = request.messages[-1].content
         return code.get(request.iteration) or f"return {last!r}, 'x' in globals()"
 
-    text, ran = await ainvoke(answers(answer))
+    text, ran = await within(answers(answer))
     assert "stopped after 0.3 s" in text
     assert ran is False
 
@@ -609,7 +615,7 @@ async def test_a_return_type_is_told_checked_and_counted() -> None:
             return "return 'five'"
         return f"return {sum('<return_type>int</return_type>' in m.content for m in request.messages)}"
 
-    assert await ainvoke(ReturnType(int), answers(answer)) == 1
+    assert await within(answers(answer), ReturnType(int)) == 1
     with pytest.raises(errors.ReturnTypeError, match="int"):
         await ainvoke(ReturnType(int, max_failures=1), script(*["return 'x'"] * 5))
 
@@ -626,7 +632,7 @@ async def test_an_agent_gives_its_child_a_return_type_and_a_limit() -> None:
             )
         return "return 'no'" if request.iteration == 0 else "return [1, 2]"
 
-    assert await ainvoke(answers(answer)) == [1, 2]
+    assert await within(answers(answer)) == [1, 2]
 
 
 async def test_an_iteration_limit_aborts_and_warns() -> None:
@@ -656,7 +662,7 @@ async def test_a_recursion_limit_takes_the_tool_away_and_cannot_be_escaped_by_th
         )
 
     with RecursionLimit(2):
-        assert await ainvoke(answers(answer)) == (["RecursionLimitExceeded"], False)
+        assert await within(answers(answer)) == (["RecursionLimitExceeded"], False)
 
 
 class CountQueries(Hook):
@@ -680,9 +686,9 @@ async def test_a_users_hook_keeps_its_state_at_home_for_children_too() -> None:
 
     hook = CountQueries()
     with hook:
-        assert await ainvoke(answers(answer)) == (1, "query 1")
+        assert await within(answers(answer)) == (1, "query 1")
     assert hook.count == 2
-    assert await ainvoke(hook, answers(answer)) == (1, "query 3")
+    assert await within(answers(answer), hook) == (1, "query 3")
     assert hook.count == 3
 
 
@@ -761,7 +767,7 @@ async def test_eight_children_run_side_by_side() -> None:
 
     started = time.monotonic()
     override = answers(answer, delay=lambda request: 1.0 if request.invoke_id.depth == 2 else 0.0)
-    assert await ainvoke(override) == list(range(8))
+    assert await within(override) == list(range(8))
     assert time.monotonic() - started < 4
 
 

@@ -28,10 +28,12 @@ PLACES = {"jaz_actors": Path("jaz_actors"), **{name: Path("jaz_actors", name) fo
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # DESIGN §10. A module of jaz_actors/ that is in no set belongs to the hosts.
-RECORDS = {"ids", "messages", "events", "effects", "errors", "outcomes", "payload", "protocols"}
+RECORDS = {"ids", "messages", "events", "effects", "errors", "outcomes", "payload", "protocols", "spec"}
 CORE = {
     *("loop", "hooks", "frames", "code_protocol", "render", "refs"),
-    *("descriptions", "inputs", "shared", "transfer"),  # values: copied, passed by reference, described
+    *("descriptions", "inputs", "shared", "templates", "transfer"),  # values: copied, lent, described
+    *("capture", "hook_home"),  # what surrounds a call, in drivers and in frames
+    *("library", "tools"),  # for agents
     "threads",  # leaves that know nothing of ours
 }
 OUTSIDE = {"__main__", "cli", "console", "demo", "progress"}

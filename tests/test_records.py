@@ -14,7 +14,7 @@ from jaz_actors.events import AnyEvent, MessageAdd, MessageDrop
 from jaz_actors.frames import wire
 from jaz_actors.ids import InvokeId
 from jaz_actors.messages import Completion, Message, SampledTokens, Usage
-from jaz_actors.outcomes import Continue, ExecResult, OutcomeRecord, Raise, Return
+from jaz_actors.outcomes import Continue, ExecResult, OutcomeRecord, Raise, Rejection, Return
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload, ReferenceRecord, SharedBuffer
 from jaz_actors.refs import Operation
 
@@ -26,10 +26,12 @@ COMPLETION = Completion(
 )
 BASE: dict[str, Any] = {"invoke_id": "run:0.1", "depth": 2, "sequence": 7, "timestamp": 1.5}
 
+INPUT = PackedInput("x", VALUE, "described", hidden=True)
+CHECK = wire.Check(True, VALUE)
 EVENTS: list[Any] = [
-    events.InvokeEnter(**BASE, parent_id="run:0", parent_iteration=2, inputs=("a",), scope=("s",), hooks=("H",)),
-    events.InvokeSend(**BASE, inputs=("a",)),
-    events.InvokeComplete(**BASE, result=Return(VALUE, "why not")),
+    events.InvokeEnter(**BASE, parent_id="run:0", parent_iteration=2, inputs=(INPUT,), scope=(INPUT,), hooks=("H",)),
+    events.InvokeSend(**BASE, inputs=(INPUT,), added=("a",), dropped=("b",)),
+    events.InvokeComplete(**BASE, result=Return(VALUE, (Rejection(0, "why not", ERROR),))),
     events.InvokeExit(**BASE, outcome=outcomes.CompletedRecord(VALUE)),
     events.LLMQueryEnter(**BASE, iteration=0, messages=(MESSAGE,), model="m", can_recurse=True),
     events.LLMQuerySend(
@@ -50,6 +52,9 @@ EVENTS: list[Any] = [
 ]
 EFFECTS: list[Any] = [
     effects.Abort(ERROR),
+    effects.BlackboardWrite("key", [1, {"a": None}]),
+    effects.AddInputs((INPUT,)),
+    effects.DropInputs(("x",), allow_missing=True),
     effects.DisableRecursion(),
     effects.SupplyInvokeResult(Return(VALUE)),
     effects.ModifyInvokeResult(Raise(ERROR)),
@@ -57,6 +62,10 @@ EFFECTS: list[Any] = [
     effects.DropMessages((0, -1), persistent=True),
     effects.SupplyLLMResponse(COMPLETION),
     effects.ModifyLLMResponse(COMPLETION),
+    effects.InsertCode("x", None, 1.5),
+    effects.DeleteCode(1, -1),
+    effects.AddVariables((INPUT,)),
+    effects.DropVariables(("x",)),
     effects.SupplyExecResult(Continue("x")),
     effects.ModifyExecResult(Return(VALUE)),
 ]
@@ -67,24 +76,29 @@ OUTCOMES: list[Any] = [
     outcomes.FailedRecord(ERROR),
 ]
 RESULTS: list[Any] = [Continue("a", "b"), Return(VALUE), Raise(ERROR)]
-INPUT = PackedInput("x", VALUE, "described", hidden=True)
 REFERENCE = ReferenceRecord("driver", 3, "pkg.Type", "doc", "(a)", ("m",), ("m",), is_coroutine=True)
 OPERATION = Operation(3, "method", "m")
 TO_FRAME: list[Any] = [
-    wire.Setup("home", (INPUT,), (INPUT,), wire.Limits(10, 0.5), 2, True, b"hint", (wire.HistoryItem("a", "b"),), 3),
+    wire.Setup("home", (INPUT,), (INPUT,), wire.Limits(10, 0.5), 2, True, (CHECK,), (wire.HistoryItem("a", "b"),), 3),
     wire.Execute(1, "code", "<repl_1>", (wire.HistoryItem("a", "b"),), new_output=True),
     wire.Reply(1, error=ERROR),
     wire.Serve(2, OPERATION, VALUE),
+    wire.Rebind(("a",), ("a",), (INPUT,)),
+    wire.AskHook(1, b"event", 2),
 ]
 FROM_FRAME: list[Any] = [
     wire.Ready((events.InputInfo("x", "int", None),), ()),
     wire.SetupFailed("x", "why"),
-    wire.Finished(1, VALUE, None, "", "rejected", 3, timed_out=True, has_children=True, names=("a",)),
-    wire.Call(1, wire.ChildCall("0", (INPUT,), (b"hook",))),
+    wire.Loading("x"),
+    wire.Rebound("a", "b", "why"),
+    wire.HookAnswered(1, b"effects", ERROR),
+    wire.Finished(1, VALUE, None, "", None, (Rejection(0, "no"),), 3, timed_out=True, has_children=True, names=("a",)),
+    wire.Call(1, wire.ChildCall("0", (INPUT,), (INPUT,), (spec.BuiltinHook(b"spec", propagates=True),))),
     wire.Call(2, wire.ReferenceCall(REFERENCE, OPERATION, VALUE)),
     wire.CancelCall(1),
     wire.Served(1, VALUE),
 ]
+FACTS = spec.HookFacts("H", frozenset({"invoke_exit"}), False, {"key": 1}, ("claim",), ("key",))
 SPECS: list[Any] = [
     spec.InvocationSpec(
         "run",
@@ -97,8 +111,11 @@ SPECS: list[Any] = [
         (
             spec.BuiltinHook(b"spec", propagates=True),
             spec.LocalHook(b"pickled", propagates=False),
-            spec.HomeHook("driver", 1, "H", frozenset({"invoke_exit"}), False, True, observer=True),
+            spec.SharedHook(b"pickled", 1, FACTS, propagates=False),
+            spec.HomeHook("driver", 1, FACTS, True, observer=True),
         ),
+        b"tree",
+        {2: b"depth"},
     )
 ]
 

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
-import pickle
+import signal
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from jaz_actors import refs
-from jaz_actors.errors import InputRefused
+from jaz_actors.errors import FatalError, InputRefused
 from jaz_actors.events import InputInfo
 from jaz_actors.frames import entry
 from jaz_actors.frames.calls import FrameCalls
 from jaz_actors.frames.link import Link
 from jaz_actors.frames.output import Output
 from jaz_actors.frames.runner import Ended, Runner
-from jaz_actors.frames.wire import Execute, Finished, HistoryItem, Limits, Ready, Setup, SetupFailed
+from jaz_actors.frames.wire import (
+    Check,
+    Execute,
+    Finished,
+    HistoryItem,
+    Limits,
+    Loading,
+    Ready,
+    Rebind,
+    Rebound,
+    Setup,
+    SetupFailed,
+)
+from jaz_actors.outcomes import Rejection
 from jaz_actors.payload import PackedInput, SharedBuffer
 from jaz_actors.render import abbreviate, type_name, value_text
 from jaz_actors.shared import map_shared
 from jaz_actors.transfer import error_record, pack, sendable, unpack
 
 _NAMES_REPORTED = 50
+
+# What one value's own code may take to say how the value reads, in seconds. A value is shown once an invocation.
+SHOW_SECONDS = 2.0
+_PLAIN = frozenset({"str", "int", "float", "bool", "NoneType", "bytes", "complex"})
 
 
 @dataclass(slots=True)
@@ -51,7 +70,7 @@ def run_frame(connection: socket.socket) -> None:
     link = Link(connection, serve)
     setup = link.next_command()
     assert isinstance(setup, Setup)
-    calls = FrameCalls(setup.home, depth=setup.depth, recursion=setup.recursion, children=setup.children)
+    calls = FrameCalls(setup)
     calls.link = link
     calls_ready.set()
     refs.install(calls)
@@ -62,8 +81,11 @@ def run_frame(connection: socket.socket) -> None:
     gc.enable()
     while True:
         command = link.next_command()
-        assert isinstance(command, Execute)
-        link.send(frame.execute(command))
+        if isinstance(command, Rebind):
+            link.send(frame.rebind(command))
+        else:
+            assert isinstance(command, Execute)
+            link.send(frame.execute(command))
 
 
 class Frame:
@@ -110,6 +132,8 @@ class Frame:
 
         values: dict[str, Any] = {}
         for item in packed:
+            if item.payload.type_name not in _PLAIN:
+                self._link.send(Loading(item.name))
             try:
                 value = unpack(item.payload, mapped=view)
                 substitute = getattr(value, "__jaz_get__", None)
@@ -139,12 +163,29 @@ class Frame:
         if os.getpid() != self._pid:
             os._exit(0)  # a process that the code forked has come to the end of the turn: the frame goes on alone
         self._last_error = ended.error
-        main = threading.main_thread().ident
-        spare = frozenset(i for i in (main, self._link.receiver_ident) if i is not None)
+        own = (threading.main_thread().ident, self._link.receiver_ident, self._calls.hooks.thread_ident)
+        spare = frozenset(ident for ident in own if ident is not None)
         finished = self._finished(command.number, ended)
         stderr_bytes = self._output.end(spare=spare)
         names = tuple(name for name in self._namespace if name not in self._given)[:_NAMES_REPORTED]
         return msgspec.structs.replace(finished, stderr_bytes=stderr_bytes, has_children=_has_children(), names=names)
+
+    def rebind(self, command: Rebind) -> Rebound:
+        for name in command.required:
+            if name not in self._namespace:
+                return Rebound(missing=name)
+        left = self._namespace.keys() - set(command.drop)
+        for item in command.add:
+            if item.name in left:
+                return Rebound(taken=item.name, reason="bound already")
+        try:
+            values = self._load(command.add, {})
+        except InputRefused as error:
+            return Rebound(taken=error.name, reason=f"refused: {error.reason}")
+        for name in command.drop:
+            self._namespace.pop(name, None)
+        self._namespace |= values
+        return Rebound()
 
     def _remember(self, past: tuple[HistoryItem, ...]) -> None:
         for item in past:
@@ -156,32 +197,64 @@ class Frame:
             return Finished(number, error=sendable(ended.error_text), timed_out=True)
         if ended.raised is not None:
             return Finished(number, raised=error_record(ended.raised, traceback_text=ended.error_text))
+        if isinstance(ended.error, FatalError):
+            return Finished(number, fatal=error_record(ended.error, traceback_text=ended.error_text))
         if not ended.returned:
             return Finished(number, error=sendable(ended.error_text))
-        rejection = None
-        if self._setup.return_hint is not None:
-            rejection = _rejection(self._setup.return_hint, ended.value)
+        rejections = [_rejection(i, check, ended.value) for i, check in enumerate(self._setup.checks)]
         try:
             value = pack(ended.value)
         except Exception as error:
             return Finished(number, error=f"The result cannot leave the frame: {error}\n")
-        return Finished(number, value=value, rejection=rejection)
+        return Finished(number, value=value, rejections=tuple(r for r in rejections if r is not None))
+
+
+class _TooSlow(BaseException):
+    """Raised in a value's own code when it takes too long; no `Exception`, so that it is not caught there."""
 
 
 def value_text_or_error(value: object) -> str:
+    if type(value).__name__ in _PLAIN:
+        return str(value)
+    name = type(value).__name__
     try:
-        return value_text(value)
+        with _at_most(SHOW_SECONDS):
+            return value_text(value)
+    except _TooSlow:
+        return f"<{name}: its text took over {SHOW_SECONDS:g} s>"
     except Exception as error:
-        return f"<{type(value).__name__}: its text raised {type(error).__name__}: {error}>"
+        return f"<{name}: its text raised {type(error).__name__}: {error}>"
 
 
-def _rejection(hint: bytes, value: object) -> str | None:
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    def stop(signum: int, frame: object) -> None:
+        raise _TooSlow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _rejection(number: int, check: Check, value: object) -> Rejection | None:
     from jaz_actors.hooks.returns import check_return
 
     try:
-        return check_return(pickle.loads(hint), value)
+        what = unpack(check.payload)
     except Exception as error:
-        return f"the check itself failed: {type(error).__name__}: {error}."
+        return Rejection(number, f"the check cannot be loaded in the frame: {error}.")
+    if check.is_type:
+        reason = check_return(what, value)
+        return None if reason is None else Rejection(number, reason)
+    try:
+        what(value)  # type: ignore[operator]
+    except Exception as error:
+        return Rejection(number, f"{type(error).__name__}: {error}", error_record(error))
+    return None
 
 
 def _has_children() -> bool:

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from jaz_actors.errors import FrameLost
 from jaz_actors.frames.wire import (
     LENGTH,
+    AskHook,
     Call,
     CancelCall,
     ChildCall,
@@ -38,7 +39,7 @@ _MAX_DESCRIPTORS = 250
 class Link:
     """One frame's conversation with its host. `send` and `call` are safe from any thread."""
 
-    def __init__(self, connection: socket.socket, serve: Callable[[Serve], None]) -> None:
+    def __init__(self, connection: socket.socket, serve: Callable[[Serve | AskHook], None]) -> None:
         self._pid = os.getpid()
         self._socket = connection
         self._serve = serve
@@ -53,7 +54,7 @@ class Link:
         self._read_lock = threading.Lock()  # one reader of the socket at a time
 
     def next_command(self) -> ToFrame:
-        """The next Setup or Execute. Ends the process when the host is gone. Main thread only."""
+        """The next Setup, Execute or Rebind. Ends the process when the host is gone. Main thread only."""
         while self._receiver is None:
             with self._read_lock:
                 if self._receiver is not None:
@@ -127,7 +128,7 @@ class Link:
             if future is not None:
                 future.set_result(message)
             return True
-        if isinstance(message, Serve):
+        if isinstance(message, (Serve, AskHook)):
             self._serve(message)
             return True
         return False

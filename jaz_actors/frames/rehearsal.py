@@ -51,7 +51,7 @@ def _round(setup: Setup) -> None:
         ours.sendall(frame_bytes(setup))
         link = Link(theirs, lambda message: None)
         link.next_command()
-        calls = FrameCalls(setup.home, depth=setup.depth, recursion=True, children=0)
+        calls = FrameCalls(setup)
         calls.link = link
         frame = Frame(link, calls, setup)
         frame.prepare()

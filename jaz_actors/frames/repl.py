@@ -15,19 +15,33 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from jaz_actors.errors import ConfigurationError, FrameLost, FrameStartFailed, InputRefused
+from jaz_actors.errors import (
+    ConfigurationError,
+    DropTargetMissing,
+    EffectConflict,
+    FrameLost,
+    FrameStartFailed,
+    HookFailed,
+    InputRefused,
+)
 from jaz_actors.frames import posix
 from jaz_actors.frames.process import FrameOptions, FrameProcess, Zygote
 from jaz_actors.frames.wire import (
+    AskHook,
     Call,
     CancelCall,
+    Check,
     ChildCall,
     Execute,
     Finished,
     FromFrame,
     HistoryItem,
+    HookAnswered,
     Limits,
+    Loading,
     Ready,
+    Rebind,
+    Rebound,
     ReferenceCall,
     Reply,
     Serve,
@@ -35,7 +49,8 @@ from jaz_actors.frames.wire import (
     Setup,
     SetupFailed,
 )
-from jaz_actors.outcomes import Continue, ExecResult, Raise, Return
+from jaz_actors.hooks.folds import Bindings
+from jaz_actors.outcomes import Aborting, Continue, ExecResult, Raise, Return
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
 from jaz_actors.refs import Operation
 from jaz_actors.transfer import error_record
@@ -121,10 +136,12 @@ class ReplSession:
         self._descriptors: tuple[int, ...] = ()
         self._history: list[HistoryItem] = []
         self._unsent_history = 0
-        self._answer: asyncio.Future[FromFrame | str] | None = None
+        self._answer: asyncio.Future[FromFrame | Aborting | str] | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._children = 0
-        self._served: dict[int, asyncio.Future[Served]] = {}
+        self._references = 0
+        self._loading = ""
+        self._served: dict[int, asyncio.Future[Served | HookAnswered]] = {}
         self._serve_number = 0
         self._clock: TurnClock | None = None
         self._limit: float | None = None
@@ -141,14 +158,14 @@ class ReplSession:
         *,
         depth: int = 1,
         recursion: bool,
-        return_hint: bytes | None,
+        checks: tuple[Check, ...] = (),
         shared: dict[SharedBuffer, int],
     ) -> Ready:
         """Fork a frame with these inputs. `shared` gives an open descriptor for each shared buffer.
 
         Raises InputRefused for an input that cannot be loaded or shown there, FrameStartFailed otherwise.
         """
-        self._setup = Setup("", inputs, scope, limits, depth, recursion, return_hint, shared=tuple(shared))
+        self._setup = Setup("", inputs, scope, limits, depth, recursion, checks, shared=tuple(shared))
         self._descriptors = tuple(shared.values())
         return await self._fresh_frame()
 
@@ -167,8 +184,13 @@ class ReplSession:
         frame.on_message = self._received
         frame.on_end = lambda reason: self._ended(frame, reason)
         setup = msgspec.structs.replace(
-            self._setup, home=self._home(), history=tuple(self._history), children=self._children
+            self._setup,
+            home=self._home(),
+            history=tuple(self._history),
+            children=self._children,
+            references=self._references,
         )
+        self._loading = ""
         self._unsent_history = 0
         self._fresh_output = False
         self._answer = asyncio.get_running_loop().create_future()
@@ -179,15 +201,41 @@ class ReplSession:
                 answer = await self._answer
         except TimeoutError:
             frame.kill()
-            raise InputRefused("inputs", f"loading and showing them took over {self._options.timeout:g} s") from None
+            raise InputRefused(
+                self._loading or "inputs", f"loading and showing it took over {self._options.timeout:g} s"
+            ) from None
         if isinstance(answer, Ready):
             return answer
         if isinstance(answer, SetupFailed):
             raise InputRefused(answer.name, answer.reason)
         raise FrameStartFailed(f"{answer}: {frame.take_output().strip()[-500:]}" if frame.output_bytes else str(answer))
 
+    async def rebind(self, bindings: Bindings) -> None:
+        """Unbind and bind variables of the namespace.
+
+        Raises DropTargetMissing or EffectConflict, and then nothing has changed.
+        """
+        assert self._frame is not None
+        if not self._frame.alive:
+            return  # the next turn says that the variables are lost
+        self._answer = asyncio.get_running_loop().create_future()
+        drop, required = tuple(sorted(bindings.dropped)), tuple(sorted(bindings.required))
+        self._frame.send(Rebind(drop, required, bindings.added))
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                answer = await self._answer
+        except TimeoutError:
+            self._frame.kill()
+            raise EffectConflict("REPLExecEnter", f"binding variables took over {self._options.timeout:g} s") from None
+        if not isinstance(answer, Rebound):
+            return
+        if answer.missing:
+            raise DropTargetMissing("variable", answer.missing)
+        if answer.taken:
+            raise EffectConflict("REPLExecEnter", f"the variable {answer.taken!r} to be added is {answer.reason}")
+
     async def execute(self, code: str, filename: str, number: int, *, timeout: float | None = None) -> ExecResult:
-        """Run one turn. `timeout` overrides the options' for this turn."""
+        """Run one turn. `timeout` overrides the options' for this turn. Raises Aborting for a fatal error."""
         assert self._frame is not None
         frame = self._frame
         self._limit = timeout if timeout is not None else self._options.timeout
@@ -209,7 +257,12 @@ class ReplSession:
             self._disarm()
             self._clock = None
         output = frame.take_output()
+        if isinstance(answer, Aborting):
+            frame.kill()
+            raise answer
         if isinstance(answer, Finished):
+            if answer.fatal is not None:
+                raise Aborting(answer.fatal)
             self._fresh_output = answer.has_children
             self._names = answer.names
             return self._result(answer, output, printed=frame.output_bytes > answer.stderr_bytes)
@@ -227,7 +280,7 @@ class ReplSession:
         if finishes and printed and self._options.reject_finish_on_output:
             return Continue(output, FINISH_REFUSED)
         if finished.value is not None:
-            return Return(finished.value, finished.rejection)
+            return Return(finished.value, finished.rejections)
         if finished.raised is not None:
             if not self._options.allow_raise:
                 return Continue(output, finished.raised.traceback)
@@ -284,7 +337,9 @@ class ReplSession:
                 task = self._calls.get(message.call)
                 if task is not None:
                     task.cancel()
-            case Served():
+            case Loading():
+                self._loading = message.name
+            case Served() | HookAnswered():
                 future = self._served.pop(message.call, None)
                 if future is not None and not future.done():
                     future.set_result(message)
@@ -307,8 +362,13 @@ class ReplSession:
         assert frame is not None
         if isinstance(call.body, ChildCall):
             self._children = max(self._children, _next_ordinal(call.body.component))
+        else:
+            self._references = max(self._references, call.body.number + 1)
         try:
             answer = await self._on_call(call.body)
+            if isinstance(answer, ErrorRecord) and answer.fatal:
+                self._stop(answer)
+                return
             reply = Reply(call.call, error=answer) if isinstance(answer, ErrorRecord) else Reply(call.call, answer)
         except Exception as error:
             reply = Reply(call.call, error=error_record(error, traceback_text=""))
@@ -334,21 +394,42 @@ class ReplSession:
 
     async def operate(self, operation: Operation, args: Payload) -> Payload | ErrorRecord:
         """Perform an operation on an object that this frame lent. Raises FrameLost when the frame is gone."""
-        frame = self._frame
-        if frame is None or not frame.alive:
-            raise FrameLost("it lent an object that is now out of reach")
-        number = self._serve_number = self._serve_number + 1
-        future: asyncio.Future[Served] = asyncio.get_running_loop().create_future()
-        self._served[number] = future
-        frame.send(Serve(number, operation, args))
-        try:
-            served = await future
-        finally:
-            self._served.pop(number, None)
+        served = await self._serve(lambda number: Serve(number, operation, args), "it lent an object")
+        assert isinstance(served, Served)
         if served.error is not None:
             return served.error
         assert served.value is not None
         return served.value
+
+    async def ask_hook(self, hook: int, event: bytes) -> bytes:
+        """The encoded effects of a hook that lives in this frame. Raises FrameLost, or what the hook's home raised."""
+        answered = await self._serve(lambda number: AskHook(hook, event, number), "a hook lived there")
+        assert isinstance(answered, HookAnswered)
+        if answered.error is not None:
+            raise _hook_error(answered.error)
+        return answered.effects
+
+    def tell_hook(self, hook: int, event: bytes) -> None:
+        if self._frame is not None and self._frame.alive:
+            self._frame.send(AskHook(hook, event))
+
+    async def _serve(self, message: Callable[[int], Serve | AskHook], why: str) -> Served | HookAnswered:
+        frame = self._frame
+        if frame is None or not frame.alive:
+            raise FrameLost(f"{why} that is now out of reach")
+        number = self._serve_number = self._serve_number + 1
+        future: asyncio.Future[Served | HookAnswered] = asyncio.get_running_loop().create_future()
+        self._served[number] = future
+        frame.send(message(number))
+        try:
+            return await future
+        finally:
+            self._served.pop(number, None)
+
+    def _stop(self, error: ErrorRecord) -> None:
+        """A fatal error does not reach the code: the turn, and with it the invocation, ends."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(Aborting(error))
 
     def _cancel_calls(self) -> list[asyncio.Task[None]]:
         tasks = list(self._calls.values())
@@ -372,3 +453,8 @@ class ReplSession:
 
 def _next_ordinal(component: str) -> int:
     return int(component) + 1 if component.isdigit() else 0
+
+
+def _hook_error(record: ErrorRecord) -> Exception:
+    """What went wrong in a hook of a frame, rebuilt from its text: a host opens nothing that a frame pickled."""
+    return HookFailed("a hook", "an event", f"{record.type_name}: {record.message}")

@@ -11,8 +11,10 @@ import struct
 import msgspec
 
 from jaz_actors.events import InputInfo
+from jaz_actors.outcomes import Rejection
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload, ReferenceRecord, SharedBuffer
 from jaz_actors.refs import Operation
+from jaz_actors.spec import FrameHook
 
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 2**32 - 1
@@ -32,8 +34,19 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     head_ratio: float
 
 
+class Check(msgspec.Struct, frozen=True, array_like=True):
+    """What a returned value must pass: a type hint, or a function that raises to refuse. Its place is its number."""
+
+    is_type: bool
+    payload: Payload
+
+
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
-    """First message to a frame. `shared` lists the buffers whose descriptors came with the message, in order."""
+    """First message to a frame.
+
+    children / references:  calls of each kind that earlier frames of the invocation made; numbers go on from there.
+    shared:                 the buffers whose descriptors came with the message, in order.
+    """
 
     home: str
     inputs: tuple[PackedInput, ...]
@@ -41,9 +54,10 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     limits: Limits
     depth: int = 1
     recursion: bool = True
-    return_hint: bytes | None = None
+    checks: tuple[Check, ...] = ()
     history: tuple[HistoryItem, ...] = ()
     children: int = 0
+    references: int = 0
     shared: tuple[SharedBuffer, ...] = ()
 
 
@@ -56,6 +70,14 @@ class Execute(msgspec.Struct, frozen=True, array_like=True, tag="execute"):
     filename: str
     past: tuple[HistoryItem, ...] = ()
     new_output: bool = False
+
+
+class Rebind(msgspec.Struct, frozen=True, array_like=True, tag="rebind"):
+    """Unbind variables, then bind others, between turns. `required` are those that must be bound before."""
+
+    drop: tuple[str, ...]
+    required: tuple[str, ...]
+    add: tuple[PackedInput, ...]
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
@@ -74,7 +96,15 @@ class Serve(msgspec.Struct, frozen=True, array_like=True, tag="serve"):
     args: Payload
 
 
-ToFrame = Setup | Execute | Reply | Serve
+class AskHook(msgspec.Struct, frozen=True, array_like=True, tag="ask_hook"):
+    """Run a hook of this frame for an encoded event; without `call` it only observes."""
+
+    hook: int
+    event: bytes
+    call: int | None = None
+
+
+ToFrame = Setup | Execute | Rebind | Reply | Serve | AskHook
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -91,11 +121,26 @@ class SetupFailed(msgspec.Struct, frozen=True, array_like=True, tag="setup_faile
     reason: str
 
 
+class Rebound(msgspec.Struct, frozen=True, array_like=True, tag="rebound"):
+    """The answer to a Rebind. When `missing` or `taken` names a variable, or `reason` says more, nothing was done."""
+
+    missing: str = ""
+    taken: str = ""
+    reason: str = ""
+
+
+class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
+    """The frame is about to load and show an input that may run code of its own."""
+
+    name: str
+
+
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
     """One execution is over: at most one of value (a top-level return) and raised (a top-level raise) is set.
 
     error:         traceback text of anything else that ended the code.
-    rejection:     why the frame's return check refused `value`.
+    fatal:         the FatalError that ended it.
+    rejections:    of `value`, by the checks of the setup.
     stderr_bytes:  bytes of the output that Python's own sys.stderr wrote; the rest is stdout.
     timed_out:     the deadline's interrupt ended it.
     has_children:  processes that the code started are still alive.
@@ -106,7 +151,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
     value: Payload | None = None
     raised: ErrorRecord | None = None
     error: str = ""
-    rejection: str | None = None
+    fatal: ErrorRecord | None = None
+    rejections: tuple[Rejection, ...] = ()
     stderr_bytes: int = 0
     timed_out: bool = False
     has_children: bool = False
@@ -114,19 +160,21 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
 
 
 class ChildCall(msgspec.Struct, frozen=True, array_like=True, tag="child"):
-    """Start a child invocation. `component` is its last path component; `hooks` are built-in hook specs."""
+    """Start a child invocation. `component` is its last path component; `scope` is what the code's own blocks add."""
 
     component: str
     inputs: tuple[PackedInput, ...]
-    hooks: tuple[bytes, ...] = ()
+    scope: tuple[PackedInput, ...] = ()
+    hooks: tuple[FrameHook, ...] = ()
 
 
 class ReferenceCall(msgspec.Struct, frozen=True, array_like=True, tag="reference"):
-    """Perform an operation on an object whose home is elsewhere."""
+    """Perform an operation on an object whose home is elsewhere. `number` counts these calls in program order."""
 
     record: ReferenceRecord
     operation: Operation
     args: Payload
+    number: int = 0
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
@@ -144,7 +192,15 @@ class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
     error: ErrorRecord | None = None
 
 
-FromFrame = Ready | SetupFailed | Finished | Call | CancelCall | Served
+class HookAnswered(msgspec.Struct, frozen=True, array_like=True, tag="hook_answered"):
+    """The answer to an AskHook: encoded effects, or what went wrong."""
+
+    call: int
+    effects: bytes = b""
+    error: ErrorRecord | None = None
+
+
+FromFrame = Ready | SetupFailed | Loading | Rebound | Finished | Call | CancelCall | Served | HookAnswered
 
 _encoder = msgspec.msgpack.Encoder()
 to_frame_decoder: msgspec.msgpack.Decoder[ToFrame] = msgspec.msgpack.Decoder(ToFrame)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import msgspec
+
 from jaz_actors import events
-from jaz_actors.effects import Abort, Effect
+from jaz_actors.effects import AnyEffect, Effect
 from jaz_actors.errors import HookActivationError, HookFailed
 from jaz_actors.events import EVENT_TYPES, Event
-from jaz_actors.frames.entry import frame_calls
+from jaz_actors.frames.wire import Check
 from jaz_actors.hooks.stages import check_effects
-from jaz_actors.transfer import error_record
+from jaz_actors.hooks.values import NewBindings, encode_foreign, pack_copy
+from jaz_actors.payload import PackedInput
+from jaz_actors.spec import HookFacts
 
-Placement = Literal["home", "local", "observer"]
-Answer = Effect | Iterable[Effect] | None
+Placement = Literal["home", "local", "shared", "observer"]
+Answer = Effect | NewBindings | Iterable[Effect | NewBindings] | None
 Answered = Answer | Awaitable[Answer]
 
 _active: ContextVar[tuple[Hook, ...]] = ContextVar("jaz_active_hooks", default=())
@@ -36,14 +40,28 @@ class Hook:
     activation at a time.
 
     placement: `home` (default): handlers run where the hook was activated, with its live state; each event that it
-        overrides costs a round trip. `local`: in the invocation's host, a copy an invocation, for nothing. `observer`:
-        at home, but no one waits for it and its answers count for nothing.
+        overrides costs a round trip. `local`: in the invocation's host, a copy an invocation, for nothing. `shared`:
+        one copy a tree, in the host of its root; a round trip from other hosts. `observer`: at home, but no one waits
+        for it and its answers count for nothing.
     on_error: what a handler that raises does to the invocation: `fail` it, or `ignore` (logged).
+
+    Handlers of one instance never run in parallel; async ones take turns where they await.
+
+    Claims say before anything starts that two hooks do not get along: of the hooks of one invocation, one may supply
+    LLM responses, and one each may add an input, add a variable or write a key of the blackboard that it names here.
+    blackboard_consumes: keys that the hook reads, each with a word on what it means; a key that is written and that no
+        hook reads is warned of once.
     """
 
-    placement: ClassVar[Placement] = "home"
-    on_error: ClassVar[Literal["fail", "ignore"]] = "fail"
+    placement: Placement = "home"
+    on_error: Literal["fail", "ignore"] = "fail"
     propagating_only: ClassVar[bool] = False
+    says_return_type: ClassVar[bool] = False
+    supplies_llm_response: ClassVar[bool] = False
+    adds_inputs: ClassVar[frozenset[str]] = frozenset()
+    adds_variables: ClassVar[frozenset[str]] = frozenset()
+    writes_blackboard: ClassVar[frozenset[str]] = frozenset()
+    blackboard_consumes: ClassVar[Mapping[str, str]] = {}
 
     def setup(self) -> None:
         """Called when activated."""
@@ -80,13 +98,22 @@ class Hook:
 
     def on_repl_exec_exit(self, event: events.REPLExecExit) -> Answered: ...
 
-    def return_hint(self) -> bytes | None:
-        """A pickled type hint that the frame checks returned values against; None for most hooks."""
+    def blackboard_seed(self) -> Mapping[str, Any]:
+        """What stands on the blackboard of an invocation before its first event; plain data."""
+        return {}
+
+    def return_check(self) -> Check | None:
+        """What the frame checks returned values with; None for most hooks."""
+        return None
+
+    def numbered(self, check: int) -> None:
+        """Told which of the invocation's checks its own `return_check` is."""
+
+    def time_limit(self) -> float | None:
+        """Seconds that the invocation may take in all; None for most hooks."""
         return None
 
     def __enter__(self) -> Self:
-        if frame_calls() is not None:
-            raise HookActivationError(type(self).__name__, "agent code gives hooks to a call: invoke(hook, task=...)")
         with _lock:
             if id(self) in _activated:
                 raise HookActivationError(type(self).__name__, "this instance is active already; make another")
@@ -129,10 +156,18 @@ def _overrides(hook: type[Hook], kind: type[Event]) -> bool:
     return any(getattr(hook, name) is not getattr(Hook, name) for name in ("on_any", handler_name(kind)))
 
 
-async def answer(hook: Hook, event: Event) -> list[Effect]:
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_foreign)
+_decoder: msgspec.msgpack.Decoder[AnyEffect] = msgspec.msgpack.Decoder(AnyEffect)
+Pack = Callable[[str, object], PackedInput]
+
+
+async def answer(hook: Hook, event: Event, pack: Pack = pack_copy) -> list[Effect]:
     """Run a hook's handlers for one event, where the hook is.
 
-    Raises HookFailed from whatever a handler raised, InvalidEffect for what the event's stage does not take.
+    pack:  how values that the hook gives to the agent are packed there.
+
+    Raises HookFailed from whatever a handler raised and for effects that hold what they cannot hold, InvalidEffect for
+    what the event's stage does not take.
     """
     name = type(hook).__name__
     effects: list[Effect] = []
@@ -141,19 +176,71 @@ async def answer(hook: Hook, event: Event) -> list[Effect]:
             answered = handler(event)
             if isinstance(answered, Awaitable):
                 answered = await answered
-            if isinstance(answered, Effect):
-                effects.append(answered)
-            elif answered is not None:
-                effects += answered
+            if answered is not None:
+                given = [answered] if isinstance(answered, (Effect, NewBindings)) else answered
+                effects += [_normal(effect, pack) for effect in given]
     except Exception as error:
         raise HookFailed(name, type(event).__name__, f"{type(error).__name__}: {error}") from error
     check_effects(name, event, effects)
     return effects
 
 
+def _normal(effect: object, pack: Pack) -> Effect:
+    """The effect as every process would read it: lists for tuples, dicts for messages and the like are set right."""
+    if isinstance(effect, NewBindings):
+        effect = effect.packed(pack)
+    if not isinstance(effect, Effect):
+        raise TypeError(f"a handler gives effects, not {effect!r}")
+    try:
+        normal: Effect = _decoder.decode(_encoder.encode(effect))
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{type(effect).__name__} cannot hold that: {error}") from error
+    return normal
+
+
 def active_hooks() -> tuple[Hook, ...]:
     """The hooks of the enclosing `with` blocks, outermost first."""
     return _active.get()
+
+
+def facts_of(hook: Hook) -> HookFacts:
+    """What others must know of a hook that they do not have. Raises HookActivationError for a seed of no plain data."""
+    name = type(hook).__name__
+    claims = ["the LLM response"] if hook.supplies_llm_response else []
+    claims += [f"the input {key!r}" for key in hook.adds_inputs]
+    claims += [f"the variable {key!r}" for key in hook.adds_variables]
+    claims += [f"the blackboard's {key!r}" for key in hook.writes_blackboard]
+    try:
+        seed = msgspec.msgpack.decode(msgspec.msgpack.encode(dict(hook.blackboard_seed())), type=dict[str, Any])
+    except (TypeError, ValueError, msgspec.ValidationError) as error:
+        raise HookActivationError(name, f"its blackboard seed is no plain data: {error}") from error
+    return HookFacts(
+        name,
+        frozenset(str(kind.__struct_config__.tag) for kind in handled_events(type(hook))),
+        hook.on_error == "ignore",
+        seed,
+        tuple(sorted(claims)),
+        tuple(sorted(hook.blackboard_consumes)),
+    )
+
+
+def check_together(facts: Sequence[HookFacts]) -> dict[str, Any]:
+    """The blackboard that the hooks of one invocation seed together.
+
+    Raises HookActivationError when two claim the same, or seed different values under one key.
+    """
+    claimed: dict[str, str] = {}
+    board: dict[str, Any] = {}
+    for hook in facts:
+        for claim in hook.claims:
+            if claim in claimed:
+                raise HookActivationError(hook.name, f"{claimed[claim]} has {claim} already")
+            claimed[claim] = hook.name
+        for key, value in hook.seed.items():
+            if key in board and board[key] != value:
+                raise HookActivationError(hook.name, f"another hook seeds {key!r} of the blackboard differently")
+            board[key] = value
+    return board
 
 
 def check_activation(positional: Sequence[Hook], ambient: Sequence[Hook]) -> None:
@@ -166,11 +253,12 @@ def check_activation(positional: Sequence[Hook], ambient: Sequence[Hook]) -> Non
             raise HookActivationError(name, "the same instance is active in an enclosing `with`")
         if any(hook is other for other in positional[:index]):
             raise HookActivationError(name, "the same instance is given twice")
-    with_hint = [hook for hook in (*positional, *ambient) if hook.return_hint() is not None]
-    if len(with_hint) > 1:
-        raise HookActivationError(type(with_hint[0]).__name__, "an invocation has one return type")
+    check_return_types((*positional, *ambient))
+    check_together([facts_of(hook) for hook in (*positional, *ambient)])
 
 
-def abort(error: Exception) -> Abort:
-    """The effect that ends the invocation with `error`."""
-    return Abort(error_record(error, traceback_text=""))
+def check_return_types(hooks: Sequence[Hook]) -> None:
+    """Raises HookActivationError when more than one says what type is returned."""
+    typed = [hook for hook in hooks if hook.says_return_type]
+    if len(typed) > 1:
+        raise HookActivationError(type(typed[0]).__name__, "an invocation has one return type")

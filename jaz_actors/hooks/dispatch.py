@@ -6,26 +6,29 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from jaz_actors.effects import Effect
+from jaz_actors.effects import BlackboardWrite, Effect
 from jaz_actors.errors import HookError, HookFailed, InfrastructureError
 from jaz_actors.events import EVENT_TYPES, Event
-from jaz_actors.hooks.base import Hook, answer, handled_events
+from jaz_actors.hooks.base import Hook, answer, check_together, facts_of, handled_events
 from jaz_actors.hooks.stages import check_effects
+from jaz_actors.spec import HookFacts
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteHook:
-    """A hook at home. `handles` are tags of the events that go there."""
+    """A hook that lives elsewhere: at home, or shared in another host."""
 
-    name: str
     home: str
     number: int
-    handles: frozenset[str]
-    ignores_errors: bool
+    facts: HookFacts
     observer: bool
 
+
+# Keys of the blackboard that this package's own hooks write, whether or not one of them reads.
+OWN_KEYS = "jaz."
+_warned: set[str] = set()
 
 Call = Callable[[RemoteHook, Event], Awaitable[list[Effect]]]
 Observe = Callable[[Sequence[RemoteHook], Event], None]
@@ -36,11 +39,16 @@ class Dispatcher:
 
     call:     a round trip to a hook at home. Raises HookError for a failed hook, InfrastructureError for a lost way.
     observe:  sends an event to observers at home and waits for nothing.
+
+    `blackboard` is what the hooks seed it with. Raises HookActivationError for hooks that do not go together.
     """
 
     def __init__(self, hooks: Sequence[Hook | RemoteHook], *, call: Call, observe: Observe) -> None:
         self._call = call
         self._observe = observe
+        facts = [hook.facts if isinstance(hook, RemoteHook) else facts_of(hook) for hook in hooks]
+        self.blackboard = check_together(facts)
+        self._consumed = frozenset(key for hook in facts for key in hook.consumes)
         self._asked: dict[type[Event], list[Hook | RemoteHook]] = {}
         self._observers: dict[type[Event], list[RemoteHook]] = {}
         for kind in EVENT_TYPES:
@@ -65,14 +73,22 @@ class Dispatcher:
         effects: list[Effect] = []
         for hook in self._asked.get(kind, ()):
             effects += await self._ask(hook, event)
+        for effect in effects:
+            if isinstance(effect, BlackboardWrite):
+                self._warn_unread(effect.key, kind)
         return effects
+
+    def _warn_unread(self, key: str, kind: type[Event]) -> None:
+        if key in self._consumed or key.startswith(OWN_KEYS) or key in _warned:
+            return
+        _warned.add(key)
+        logger.warning("%r is written to the blackboard on %s, and no active hook consumes it", key, kind.__name__)
 
     async def _ask(self, hook: Hook | RemoteHook, event: Event) -> list[Effect]:
         try:
             return await (answer(hook, event) if isinstance(hook, Hook) else self._ask_home(hook, event))
         except HookFailed as failed:
-            ignores = hook.on_error == "ignore" if isinstance(hook, Hook) else hook.ignores_errors
-            if not ignores:
+            if not (hook.on_error == "ignore" if isinstance(hook, Hook) else hook.facts.ignores_errors):
                 raise
             logger.warning("%s; it is ignored", failed, exc_info=failed)
             return []
@@ -83,12 +99,12 @@ class Dispatcher:
         except (HookError, InfrastructureError):
             raise
         except Exception as error:  # an answer that cannot be sent or read
-            raise HookFailed(hook.name, type(event).__name__, f"{type(error).__name__}: {error}") from error
-        check_effects(hook.name, event, effects)
+            raise HookFailed(hook.facts.name, type(event).__name__, f"{type(error).__name__}: {error}") from error
+        check_effects(hook.facts.name, event, effects)
         return effects
 
 
 def _handles(hook: Hook | RemoteHook, kind: type[Event]) -> bool:
     if isinstance(hook, Hook):
         return kind in handled_events(type(hook))
-    return kind.__struct_config__.tag in hook.handles
+    return kind.__struct_config__.tag in hook.facts.handles

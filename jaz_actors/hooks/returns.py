@@ -1,20 +1,60 @@
-"""The type of a result. The check runs in the frame, where the value is; the host only counts refusals."""
+"""What may be returned, and what may be run. Values are checked in the frame, where they are; the host counts."""
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ForwardRef, Literal, get_args, get_origin
 
 from jaz_actors import events
-from jaz_actors.effects import AddMessages, ModifyExecResult, NewMessage
+from jaz_actors.effects import AddMessages, ModifyExecResult, NewMessage, SupplyExecResult
 from jaz_actors.errors import ConfigurationError, ReturnTypeError
-from jaz_actors.hooks.base import Answer
-from jaz_actors.hooks.specs import Builtin, ReturnTypeSpec
-from jaz_actors.outcomes import Continue, Raise, Return
-from jaz_actors.transfer import dumps, error_record, preview
+from jaz_actors.frames.wire import Check
+from jaz_actors.hooks.base import Answer, Hook
+from jaz_actors.hooks.specs import Builtin, PackValue, ReturnTypeSpec, ValidateReturnSpec
+from jaz_actors.hooks.values import abort
+from jaz_actors.outcomes import Continue, Raise, Rejection, Return
+from jaz_actors.payload import ErrorRecord
+from jaz_actors.refs import ByReference
+from jaz_actors.transfer import error_record, pack, preview
 
 
-class ReturnType(Builtin):
+class _Checked(Builtin):
+    """Counts what a check in the frame has refused, and gives up after `max_failures` (None: never)."""
+
+    def _begin(self, max_failures: int | None) -> None:
+        if max_failures is not None and (
+            not isinstance(max_failures, int) or isinstance(max_failures, bool) or max_failures < 0
+        ):
+            raise ConfigurationError("max_failures", f"must be a whole number of at least 0, or None: {max_failures!r}")
+        self._max_failures = max_failures
+        self._failures = 0
+        self._number: int | None = None
+
+    def numbered(self, check: int) -> None:
+        self._number = check
+
+    def on_repl_exec_complete(self, event: events.REPLExecComplete) -> Answer:
+        result = event.result
+        if not isinstance(result, Return):
+            return None
+        rejection = next((r for r in result.rejections if r.check == self._number), None)
+        if rejection is None:
+            return None
+        self._failures += 1
+        if self._max_failures is not None and self._failures > self._max_failures:
+            return ModifyExecResult(Raise(self._error(rejection)))
+        return ModifyExecResult(Continue("", f"{self._refusal(rejection)} Nothing was finished.\n"))
+
+    def _error(self, rejection: Rejection) -> ErrorRecord:
+        raise NotImplementedError
+
+    def _refusal(self, rejection: Rejection) -> str:
+        raise NotImplementedError
+
+
+class ReturnType(_Checked, Builtin):
     """The result must satisfy a type hint, anything that beartype understands; None means that None is returned.
 
     A value that does not is refused and the agent told why; after more than `max_failures` refusals the invocation
@@ -22,48 +62,110 @@ class ReturnType(Builtin):
     hook supplies is not checked.
     """
 
+    says_return_type = True
+
     def __init__(self, hint: Any, *, max_failures: int | None = None) -> None:
         _check_hint(hint)
         try:
-            pickled = dumps(hint)
+            pickled = pack(hint)
         except Exception as error:
             raise ConfigurationError("ReturnType", f"{hint!r} cannot be sent to a frame: {error}") from error
-        self._take(ReturnTypeSpec(pickled, hint_text(hint), max_failures))
+        self._begin(max_failures)
+        self._spec = ReturnTypeSpec(pickled, hint_text(hint), max_failures)
 
     @classmethod
     def from_spec(cls, spec: ReturnTypeSpec) -> ReturnType:
         """The hook again, for a process that does not load the hint."""
         hook = cls.__new__(cls)
-        hook._take(spec)
+        hook._begin(spec.max_failures)
+        hook._spec = spec
         return hook
 
-    def _take(self, spec: ReturnTypeSpec) -> None:
-        if spec.max_failures is not None and spec.max_failures < 0:
-            raise ConfigurationError("max_failures", "must be at least 0, or None")
-        self._spec = spec
-        self._failures = 0
-
-    def to_spec(self) -> ReturnTypeSpec:
+    def to_spec(self, pack: PackValue) -> ReturnTypeSpec:
         return self._spec
 
-    def return_hint(self) -> bytes:
-        return self._spec.hint
+    def return_check(self) -> Check:
+        return Check(True, self._spec.hint)
 
     def on_llm_query_enter(self, event: events.LLMQueryEnter) -> Answer:
         if event.iteration != 0:
             return None
         text = f"The result must be of this type:\n<return_type>{self._spec.text}</return_type>"
-        return AddMessages((NewMessage("user", text),), persistent=True)
+        return AddMessages((NewMessage("user", text),), persistent=True, pinned=True)
 
-    def on_repl_exec_complete(self, event: events.REPLExecComplete) -> Answer:
-        result = event.result
-        if not isinstance(result, Return) or result.rejection is None:
-            return None
-        self._failures += 1
-        error = ReturnTypeError(self._spec.text, result.rejection)
-        if self._spec.max_failures is not None and self._failures > self._spec.max_failures:
-            return ModifyExecResult(Raise(error_record(error, traceback_text="")))
-        return ModifyExecResult(Continue("", f"ReturnTypeError: {error} Nothing was finished.\n"))
+    def _error(self, rejection: Rejection) -> ErrorRecord:
+        return error_record(ReturnTypeError(self._spec.text, rejection.reason), traceback_text="")
+
+    def _refusal(self, rejection: Rejection) -> str:
+        return f"ReturnTypeError: {ReturnTypeError(self._spec.text, rejection.reason)}"
+
+
+class ValidateReturn(_Checked, Builtin):
+    """The result must pass `check(value)`, which raises to refuse it; what it raises is told to the agent.
+
+    The check runs in the agent's own process, on a copy of the function; `by_reference(function)` runs it here. After
+    more than `max_failures` refusals the invocation ends by raising what the check raised (None: no end). A result that
+    another hook supplies is not checked.
+    """
+
+    def __init__(self, check: Callable[[Any], object], *, max_failures: int | None = None) -> None:
+        if not callable(check) and not isinstance(check, ByReference):
+            raise ConfigurationError("ValidateReturn", f"the check is a function of the value, not {check!r}")
+        self._begin(max_failures)
+        self._check = check
+
+    @classmethod
+    def from_spec(cls, spec: ValidateReturnSpec) -> ValidateReturn:
+        hook = cls.__new__(cls)
+        hook._begin(spec.max_failures)
+        hook._spec = spec
+        return hook
+
+    _spec: ValidateReturnSpec
+
+    def to_spec(self, pack: PackValue) -> ValidateReturnSpec:
+        name = getattr(self._check, "__name__", type(self._check).__name__)
+        return ValidateReturnSpec(pack("check", self._check), name, self._max_failures)
+
+    def return_check(self) -> Check:
+        return Check(False, self._spec.check)
+
+    def _error(self, rejection: Rejection) -> ErrorRecord:
+        return rejection.error or ErrorRecord("ValueError", rejection.reason)
+
+    def _refusal(self, rejection: Rejection) -> str:
+        return f"The result was refused: {rejection.reason}."
+
+
+class ValidateREPLCode(Hook):
+    """Every turn's code, as it would run, must pass `check(code)`, which raises to refuse it; then nothing is run.
+
+    The check runs where the hook was activated. After more than `max_failures` refusals in one invocation it is aborted
+    with what the check raised (None: no end).
+    """
+
+    def __init__(self, check: Callable[[str], object], *, max_failures: int | None = None) -> None:
+        if not callable(check):
+            raise ConfigurationError("ValidateREPLCode", f"the check is a function of the code, not {check!r}")
+        self._check = check
+        self._max_failures = max_failures
+        self._failures: Counter[str] = Counter()
+
+    async def on_repl_exec_send(self, event: events.REPLExecSend) -> Answer:
+        try:
+            verdict = self._check(event.code)
+            if isinstance(verdict, Awaitable):
+                await verdict
+        except Exception as error:
+            self._failures[event.invoke_id] += 1
+            if self._max_failures is not None and self._failures[event.invoke_id] > self._max_failures:
+                return abort(error)
+            text = f"The code was refused, and nothing was run: {type(error).__name__}: {error}\n"
+            return SupplyExecResult(Continue("", text))
+        return None
+
+    def on_invoke_exit(self, event: events.InvokeExit) -> None:
+        self._failures.pop(event.invoke_id, None)
 
 
 def hint_text(hint: Any) -> str:

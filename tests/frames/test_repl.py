@@ -66,7 +66,7 @@ async def a_repl(
     session = ReplSession(zygote, options, home=lambda: "test/0", on_call=on_call)
     try:
         packed = packer.pack_all(inputs, "0", lambda value: None)
-        await session.open(packed, (), Limits(1000, 0.5), recursion=True, return_hint=None, shared={})
+        await session.open(packed, (), Limits(1000, 0.5), recursion=True, shared={})
         yield Repl(session)
     finally:
         await session.aclose()
@@ -329,7 +329,7 @@ async def test_frames_do_not_see_each_others_folder_environment_or_modules() -> 
         sessions = []
         for _ in range(8):
             session = ReplSession(zygote, REPL(), home=lambda: "test", on_call=_no_calls)
-            await session.open((), (), Limits(100, 0.5), recursion=False, return_hint=None, shared={})
+            await session.open((), (), Limits(100, 0.5), recursion=False, shared={})
             sessions.append(Repl(session))
 
         async def one(index: int, repl: Repl) -> object:

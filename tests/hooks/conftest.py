@@ -11,11 +11,13 @@ from jaz_actors import events
 from jaz_actors.events import Event
 from jaz_actors.messages import Completion
 from jaz_actors.outcomes import CompletedRecord, Continue, Return
-from jaz_actors.payload import ErrorRecord, Payload
+from jaz_actors.payload import ErrorRecord, PackedInput, Payload
+
+TASK = PackedInput("task", Payload(b"1"))
 
 _FIELDS: dict[type[Event], dict[str, Any]] = {
-    events.InvokeEnter: {"parent_id": None, "parent_iteration": None, "inputs": ("task",), "scope": (), "hooks": ()},
-    events.InvokeSend: {"inputs": ("task",)},
+    events.InvokeEnter: {"parent_id": None, "parent_iteration": None, "inputs": (TASK,), "scope": (), "hooks": ()},
+    events.InvokeSend: {"inputs": (TASK,)},
     events.InvokeComplete: {"result": Return(Payload(b"1"))},
     events.InvokeExit: {"outcome": CompletedRecord(Payload(b"1", preview="1"))},
     events.LLMQueryEnter: {"iteration": 0, "messages": (), "model": "m", "can_recurse": True},

@@ -17,6 +17,7 @@ from jaz_actors.hooks.base import Hook
 from jaz_actors.hooks.dispatch import Dispatcher, RemoteHook
 from jaz_actors.messages import Completion
 from jaz_actors.payload import ErrorRecord
+from jaz_actors.spec import HookFacts
 
 Ask = Callable[[RemoteHook, Event], list[Effect]]
 
@@ -42,24 +43,24 @@ class SayingLater(Saying):
 
 
 def _remote(name: str, *tags: str, ignores_errors: bool = False, observer: bool = False) -> RemoteHook:
-    return RemoteHook(name, "driver", 0, frozenset(tags), ignores_errors, observer)
+    return RemoteHook("driver", 0, HookFacts(name, frozenset(tags), ignores_errors), observer)
 
 
 class Home:
     """Stands for the way home: remembers who was asked and told what."""
 
-    def __init__(self, ask: Ask = lambda hook, event: [_stop(hook.name)]) -> None:
+    def __init__(self, ask: Ask = lambda hook, event: [_stop(hook.facts.name)]) -> None:
         self.asked: list[tuple[str, str]] = []
         self.told: list[tuple[list[str], str]] = []
         self._ask = ask
 
     async def call(self, hook: RemoteHook, event: Event) -> list[Effect]:
-        self.asked.append((hook.name, type(event).__name__))
+        self.asked.append((hook.facts.name, type(event).__name__))
         await asyncio.sleep(0)
         return self._ask(hook, event)
 
     def observe(self, hooks: Sequence[RemoteHook], event: Event) -> None:
-        self.told.append(([hook.name for hook in hooks], type(event).__name__))
+        self.told.append(([hook.facts.name for hook in hooks], type(event).__name__))
 
     def dispatcher(self, *hooks: Hook | RemoteHook) -> Dispatcher:
         return Dispatcher(hooks, call=self.call, observe=self.observe)

@@ -23,22 +23,27 @@ from jaz_actors.effects import (
     SupplyLLMResponse,
 )
 from jaz_actors.errors import EffectConflict, IterationLimitExceeded
-from jaz_actors.hooks.base import abort
-from jaz_actors.hooks.folds import fold_abort, fold_completion, fold_exec_result, fold_invoke_result
+from jaz_actors.hooks import folds
+from jaz_actors.hooks.folds import fold_abort
+from jaz_actors.hooks.values import abort
 from jaz_actors.messages import Completion, SampledTokens
-from jaz_actors.outcomes import Continue, ExecResult, Raise, Return
+from jaz_actors.outcomes import Continue, ExecResult, Raise, Rejection, Return
 from jaz_actors.payload import ErrorRecord, Payload, SharedBuffer
 from jaz_actors.transfer import load_error
 
 BOOM = ErrorRecord("ValueError", "boom", "Traceback of boom\n")
 BANG = ErrorRecord("KeyError", "bang", "Traceback of bang\n")
 
+fold_completion = partial(folds.fold_completion, "LLMQuerySend")
+fold_exec_result = partial(folds.fold_exec_result, "REPLExecComplete")
+fold_invoke_result = partial(folds.fold_invoke_result, "InvokeComplete")
+
 _words = st.sampled_from(["", "a", "b", "aa", "line\n"])
 _errors = st.builds(ErrorRecord, _words, _words, _words, st.sampled_from([None, b"1", b"2"]))
 _payloads = st.builds(Payload, st.sampled_from([b"1", b"2"]), preview=_words)
 _results = st.one_of(
     st.builds(Continue, _words, _words),
-    st.builds(Return, _payloads, st.sampled_from([None, "no"])),
+    st.builds(Return, _payloads, st.sampled_from([(), (Rejection(0, "no"),)])),
     st.builds(Raise, _errors),
 )
 _completions = st.builds(Completion, _words, model=_words)
@@ -144,7 +149,7 @@ def test_repeating_the_original_adds_nothing() -> None:
 
 
 def test_a_continue_takes_back_an_original_return_or_raise() -> None:
-    for original in (Return(Payload(b"1"), "refused"), Raise(BOOM)):
+    for original in (Return(Payload(b"1"), (Rejection(0, "refused"),)), Raise(BOOM)):
         assert fold_exec_result(original, [ModifyExecResult(Continue("", "go on"))]) == Continue("", "go on")
 
 

@@ -7,23 +7,24 @@ from typing import Any
 
 import pytest
 
-from jaz_actors.effects import Abort, AddMessages, DisableRecursion, NewMessage
+from jaz_actors.effects import Abort, AddMessages, BlackboardWrite, DisableRecursion, Effect, NewMessage
 from jaz_actors.errors import ConfigurationError, IterationLimitExceeded, RecursionLimitExceeded
 from jaz_actors.events import InvokeEnter, LLMQueryEnter
 from jaz_actors.hooks.base import answer, handled_events
 from jaz_actors.hooks.dispatch import Dispatcher
-from jaz_actors.hooks.limits import IterationLimit, RecursionLimit
+from jaz_actors.hooks.limits import LAST_TURN, IterationLimit, RecursionLimit
 from jaz_actors.transfer import load_error
 
+LAST = BlackboardWrite(LAST_TURN, True)
 WARNING = AddMessages((NewMessage("user", "hurry"),))
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("iteration", "expected"), [(0, []), (1, []), (2, [WARNING]), (3, [WARNING]), (4, None), (5, None)]
+    ("iteration", "expected"), [(0, []), (1, []), (2, [WARNING]), (3, [LAST, WARNING]), (4, None), (5, None)]
 )
 async def test_turns_are_warned_of_and_then_ended(
-    iteration: int, expected: list[AddMessages] | None, make: Callable[..., Any]
+    iteration: int, expected: list[Effect] | None, make: Callable[..., Any]
 ) -> None:
     limit = IterationLimit(4, warning_text="hurry", warn_remaining=2)
     effects = await answer(limit, make(LLMQueryEnter, iteration=iteration))
@@ -39,7 +40,7 @@ async def test_turns_are_warned_of_and_then_ended(
 
 @pytest.mark.asyncio
 async def test_without_a_warning_only_the_end_is_told(make: Callable[..., Any]) -> None:
-    assert await answer(IterationLimit(1), make(LLMQueryEnter)) == []
+    assert await answer(IterationLimit(1), make(LLMQueryEnter)) == [LAST]
     (effect,) = await answer(IterationLimit(1), make(LLMQueryEnter, iteration=1))
     assert isinstance(effect, Abort)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import typing
 from collections.abc import Callable
@@ -15,11 +14,15 @@ from jaz_actors.errors import ConfigurationError, ReturnTypeError
 from jaz_actors.events import LLMQueryEnter, REPLExecComplete
 from jaz_actors.hooks.base import answer, handled_events
 from jaz_actors.hooks.returns import ReturnType, check_return, hint_text
-from jaz_actors.outcomes import Continue, ExecResult, Raise, Return
+from jaz_actors.outcomes import Continue, ExecResult, Raise, Rejection, Return
 from jaz_actors.payload import ErrorRecord, Payload
-from jaz_actors.transfer import load_error
+from jaz_actors.transfer import load_error, pack, unpack
 
-REFUSED = Return(Payload(b"1"), "got 'x' of type str.")
+REFUSED = Return(Payload(b"1"), (Rejection(0, "got 'x' of type str."),))
+
+
+def _pack(name: str, value: object) -> Payload:
+    return pack(value)
 
 
 class Point:
@@ -52,9 +55,9 @@ def _validator(check: Callable[[Any], bool]) -> Any:
     ],
 )
 def test_a_hint_is_named_and_carried_as_bytes(hint: Any, text: str) -> None:
-    spec = ReturnType(hint).to_spec()
+    spec = ReturnType(hint).to_spec(_pack)
     assert spec.text == hint_text(hint) == text
-    assert pickle.loads(spec.hint) == hint
+    assert unpack(spec.hint) == hint
 
 
 @pytest.mark.parametrize("hint", [3, lambda: 1, [int], {"a": int}, "int", list["Point"], int | list["Point"]])
@@ -147,6 +150,7 @@ async def test_what_was_not_refused_is_left_alone(result: ExecResult, make: Call
 @pytest.mark.asyncio
 async def test_a_refused_value_goes_back_to_the_agent_without_end(make: Callable[..., Any]) -> None:
     hook = ReturnType(int)
+    hook.numbered(0)
     for _ in range(20):
         result = await _result(hook, REFUSED, make)
         assert isinstance(result, Continue)
@@ -156,7 +160,8 @@ async def test_a_refused_value_goes_back_to_the_agent_without_end(make: Callable
 @pytest.mark.asyncio
 @pytest.mark.parametrize("max_failures", [0, 1, 2])
 async def test_one_refusal_more_than_allowed_raises(max_failures: int, make: Callable[..., Any]) -> None:
-    hook = ReturnType.from_spec(ReturnType(int, max_failures=max_failures).to_spec())
+    hook = ReturnType.from_spec(ReturnType(int, max_failures=max_failures).to_spec(_pack))
+    hook.numbered(0)
     for _ in range(max_failures):
         assert isinstance(await _result(hook, REFUSED, make), Continue)
         assert await _result(hook, Continue("in between"), make) is None

@@ -18,6 +18,9 @@ from jaz_actors.payload import ErrorRecord, Payload
 
 SAMPLES: list[Effect] = [
     e.Abort(ErrorRecord("E", "stop")),
+    e.BlackboardWrite("key", 1),
+    e.AddInputs(()),
+    e.DropInputs(("x",)),
     e.DisableRecursion(),
     e.SupplyInvokeResult(Return(Payload(b"1"))),
     e.ModifyInvokeResult(Return(Payload(b"1"))),
@@ -25,18 +28,23 @@ SAMPLES: list[Effect] = [
     e.DropMessages((0,)),
     e.SupplyLLMResponse(Completion("x")),
     e.ModifyLLMResponse(Completion("x")),
+    e.InsertCode("x"),
+    e.DeleteCode(0),
+    e.AddVariables(()),
+    e.DropVariables(("x",)),
     e.SupplyExecResult(Continue("x")),
     e.ModifyExecResult(Continue("x")),
 ]
 
-# What each event takes besides Abort; those in NO_ABORT do not take even that.
+# What each event takes besides BlackboardWrite and Abort; those in NO_ABORT do not take even that.
 TAKES = {
-    "InvokeEnter": {"DisableRecursion"},
+    "InvokeEnter": {"AddInputs", "DropInputs", "DisableRecursion"},
     "InvokeSend": {"SupplyInvokeResult"},
     "InvokeComplete": {"ModifyInvokeResult"},
     "LLMQueryEnter": {"AddMessages", "DropMessages"},
     "LLMQuerySend": {"SupplyLLMResponse"},
     "LLMQueryComplete": {"ModifyLLMResponse"},
+    "REPLExecEnter": {"InsertCode", "DeleteCode", "AddVariables", "DropVariables"},
     "REPLExecSend": {"SupplyExecResult"},
     "REPLExecComplete": {"ModifyExecResult"},
 }
@@ -51,7 +59,8 @@ def test_the_samples_and_the_table_know_every_effect_and_event() -> None:
 @pytest.mark.parametrize("effect", SAMPLES, ids=lambda effect: type(effect).__name__)
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
 def test_an_effect_passes_exactly_at_its_stage(kind: type[Event], effect: Effect, make: Callable[..., Any]) -> None:
-    allowed = TAKES.get(kind.__name__, set()) | (set() if kind.__name__ in NO_ABORT else {"Abort"})
+    common = {"BlackboardWrite"} if kind.__name__ in NO_ABORT else {"BlackboardWrite", "Abort"}
+    allowed = TAKES.get(kind.__name__, set()) | common
     name = type(effect).__name__
     if name in allowed:
         check_effects("Mine", make(kind), [effect])
@@ -63,7 +72,7 @@ def test_an_effect_passes_exactly_at_its_stage(kind: type[Event], effect: Effect
 
 def test_one_wrong_effect_among_right_ones_is_found(make: Callable[..., Any]) -> None:
     with pytest.raises(InvalidEffect, match="SupplyLLMResponse"):
-        check_effects("Mine", make(LLMQueryEnter), [SAMPLES[4], SAMPLES[0], SAMPLES[6]])
+        check_effects("Mine", make(LLMQueryEnter), [SAMPLES[7], SAMPLES[0], SAMPLES[9]])
 
 
 def test_what_is_no_effect_is_refused_by_its_type(make: Callable[..., Any]) -> None:
@@ -76,3 +85,10 @@ def test_an_invocation_cannot_end_with_continue(effect: Any, make: Callable[...,
     kind = next(kind for kind, allowed in STAGES.items() if effect in allowed)
     with pytest.raises(InvalidEffect, match=r"InvokeResult\(Continue\)"):
         check_effects("Mine", make(kind), [effect(Continue("x"))])
+
+
+@pytest.mark.parametrize("effect", [e.AddMessages((), sort_key=float("nan")), e.InsertCode("x", sort_key=float("nan"))])
+def test_a_sort_key_that_sorts_nothing_is_refused(effect: Effect, make: Callable[..., Any]) -> None:
+    kind = next(kind for kind, allowed in STAGES.items() if type(effect) in allowed)
+    with pytest.raises(InvalidEffect, match="sort_key=nan"):
+        check_effects("Mine", make(kind), [effect])

@@ -12,12 +12,16 @@ from jaz_actors import events
 from jaz_actors.errors import ConfigurationError
 from jaz_actors.events import EVENT_TYPES
 from jaz_actors.hooks.base import answer, handled_events
-from jaz_actors.hooks.print_logger import PrintLogger
+from jaz_actors.hooks.loggers import PrintLogger
 from jaz_actors.messages import Completion, Usage
 from jaz_actors.outcomes import AbortedRecord, CompletedRecord, Continue, FailedRecord, Raise, RaisedRecord, Return
-from jaz_actors.payload import ErrorRecord, Payload
+from jaz_actors.payload import ErrorRecord, PackedInput, Payload
 
 ERROR = ErrorRecord("KeyError", "'gone'")
+
+
+def _input(name: str) -> PackedInput:
+    return PackedInput(name, Payload(b""))
 
 
 async def _printed(event: Any, **options: Any) -> str:
@@ -30,7 +34,7 @@ async def _printed(event: Any, **options: Any) -> str:
 @pytest.mark.parametrize(
     ("kind", "fields", "text"),
     [
-        (events.InvokeEnter, {"inputs": ("task", "n")}, "invoked with task, n"),
+        (events.InvokeEnter, {"inputs": (_input("task"), _input("n"))}, "invoked with task, n"),
         (events.InvokeEnter, {"inputs": ()}, "invoked with no inputs"),
         (events.LLMQueryRetry, {}, "retry 1 in 0.5 s after E: busy"),
         (
@@ -83,7 +87,7 @@ async def test_events_that_carry_the_whole_buffer_are_not_sent_to_it(make: Calla
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
-        (events.InvokeEnter, {"inputs": ("long_name",) * 1000}),
+        (events.InvokeEnter, {"inputs": (_input("long_name"),) * 1000}),
         (events.LLMQueryRetry, {"error": ErrorRecord("E", "m" * 9000)}),
         (events.LLMQueryExit, {"completion": Completion("c" * 9000)}),
         (events.LLMQueryExit, {"status": "failed", "completion": None, "error": ErrorRecord("E", "m" * 9000)}),
