@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -89,6 +90,30 @@ class _Answer(msgspec.Struct, frozen=True):
 _answers = msgspec.json.Decoder(_Answer)
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a model costs, in US dollars a million tokens. `cached` is for prompt tokens that the server had cached."""
+
+    prompt: float
+    completion: float
+    cached: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "completion", "cached"):
+            price = getattr(self, name)
+            if price is not None and not 0 <= price < float("inf"):
+                raise ConfigurationError(name, f"a price is a number of dollars, at least 0; got {price!r}")
+
+    def cost(self, usage: Usage) -> float | None:
+        """In US dollars; None when the usage does not say how many tokens it was."""
+        if usage.prompt_tokens is None or usage.completion_tokens is None:
+            return None
+        cached = usage.cached_tokens or 0
+        cached_price = self.prompt if self.cached is None else self.cached
+        fresh = (usage.prompt_tokens - cached) * self.prompt
+        return (fresh + cached * cached_price + usage.completion_tokens * self.completion) / 1e6
+
+
 class OpenAI:
     """A model behind a chat completions endpoint.
 
@@ -98,6 +123,8 @@ class OpenAI:
                  whatever the base_url; without a key, none is sent.
     stream:      receive the answer piece by piece; for servers and proxies that end silent connections.
     extra_body:  further fields of the request, for whatever the server takes.
+    prices:      what the model costs; without, completions have no cost.
+    context_length:  tokens that prompt and reply may have together, for hooks that watch the window.
     timeout, max_connections:  see Endpoint.
 
     Raises ConfigurationError at construction for what cannot work.
@@ -113,12 +140,16 @@ class OpenAI:
         temperature: float | None = None,
         max_tokens: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        prices: Prices | None = None,
+        context_length: int | None = None,
         timeout: float | None = 600.0,
         max_connections: int = 1024,
         retry: RetryPolicy | None = None,
     ) -> None:
         self._model = model
         self._stream = stream
+        self._prices = prices
+        self.context_length = context_length
         self._retry = retry or RetryPolicy()
         self._fields = _fields(temperature, max_tokens, extra_body or {})
         key = ApiKey(api_key, None if api_key is not None else KEY_VARIABLE)
@@ -130,6 +161,10 @@ class OpenAI:
     @property
     def model(self) -> str:
         return self._model
+
+    @property
+    def reports_cost(self) -> bool:
+        return self._prices is not None
 
     async def complete(self, request: CompletionRequest) -> Completion:
         body = self._body(request)
@@ -201,6 +236,8 @@ class OpenAI:
         if finish == "abort":
             raise GenerationAborted(name, "the server ended the request before it was complete")
         usage = answer.usage.counted() if answer.usage is not None else Usage()
+        if self._prices is not None:
+            usage = msgspec.structs.replace(usage, cost_usd=self._prices.cost(usage))
         return Completion(message.text, finish, self._model, usage)
 
 

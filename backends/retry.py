@@ -112,6 +112,14 @@ class Retrying:
     def model(self) -> str:
         return self._backend.model
 
+    @property
+    def reports_cost(self) -> bool:
+        return getattr(self._backend, "reports_cost", False)
+
+    @property
+    def context_length(self) -> int | None:
+        return getattr(self._backend, "context_length", None)
+
     async def complete(self, request: CompletionRequest) -> Completion:
         return await with_retries(
             lambda _: self._backend.complete(request), policy=self._policy, on_retry=request.on_retry

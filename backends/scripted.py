@@ -30,10 +30,13 @@ class Scripted:
             invocation; or a mapping from an invocation's path (`"0"`, `"0.1"`; `"*"` stands for any other)
             to its replies.
     delay:  seconds before each answer, or a function of the request that gives them.
+    context_length:  what it says of itself, in tokens.
 
     Usage counts words in place of tokens: of the prompt by its spaces, of the reply by whitespace. A
     Completion given by a function is passed on as it is. Raises ScriptEnded past the end of a list.
     """
+
+    reports_cost = True  # nothing
 
     def __init__(
         self,
@@ -41,12 +44,14 @@ class Scripted:
         *,
         delay: float | Callable[[CompletionRequest], float] = 0.0,
         model: str = "scripted",
+        context_length: int | None = None,
     ) -> None:
         if not callable(answer):
             _check_script(answer)
         self._answer = answer
         self._delay = delay
         self._model = model
+        self.context_length = context_length
 
     @property
     def model(self) -> str:

@@ -35,6 +35,7 @@ THREAD_CHARACTERS: Final = 20_000  # a prompt this long takes milliseconds to to
 class _ModelInfo(msgspec.Struct, frozen=True):
     tokenizer_path: str | None = None
     weight_version: str | int | None = None
+    context_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class _Settings:
     chat_format: ChatFormat | None
     sampling: Sampling
     retry: RetryPolicy
+    context_length: int | None
 
 
 class SGLang:
@@ -54,6 +56,8 @@ class SGLang:
                   if that folder exists here.
     chat_format:  in place of model_path, for a format of one's own.
     model:        the label under which completions are recorded; by default the folder's name.
+    context_length:  tokens that prompt and reply may have together, for hooks that watch the window. None is
+                  what the server says, if it does, once it has answered for the first time.
     timeout, max_connections:  see Endpoint.
 
     The prefix cache is asked for under the weight version last seen in an answer. Between an update of the
@@ -71,6 +75,7 @@ class SGLang:
         sampling: Sampling | None = None,
         model: str | None = None,
         api_key: str | None = None,
+        context_length: int | None = None,
         timeout: float | None = 600.0,
         max_connections: int = 1024,
         retry: RetryPolicy | None = None,
@@ -81,7 +86,9 @@ class SGLang:
             chat_format = HFChatFormat(model_path)
         endpoint = Endpoint(base_url, api_key=ApiKey(api_key), timeout=timeout, max_connections=max_connections)
         label = model or (Path(model_path).name if model_path is not None else "sglang")
-        self.__setstate__(_Settings(label, endpoint, chat_format, sampling or Sampling(), retry or RetryPolicy()))
+        self.__setstate__(
+            _Settings(label, endpoint, chat_format, sampling or Sampling(), retry or RetryPolicy(), context_length)
+        )
 
     def __getstate__(self) -> _Settings:
         return self._settings
@@ -92,6 +99,7 @@ class SGLang:
         self._format: ChatFormat | None = None
         self._loading = asyncio.Lock()  # protects the first use: the tokenizer is read once
         self._weight_version: str | None = None
+        self.context_length = settings.context_length
         self._aborts: set[asyncio.Task[None]] = set()
 
     @property
@@ -129,6 +137,8 @@ class SGLang:
         info = await self._model_info()
         if self._weight_version is None and info.weight_version is not None:
             self._weight_version = str(info.weight_version)
+        if self.context_length is None:
+            self.context_length = info.context_length
         chat_format = self._settings.chat_format
         if chat_format is None:
             if info.tokenizer_path is None:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from jaz_actors.hooks.loggers import FileLogger, PrintLogger
     from jaz_actors.hooks.returns import ReturnType
     from jaz_actors.ids import InvokeId
+    from jaz_actors.library import Library
     from jaz_actors.refs import by_reference
     from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
     from jaz_actors.runtime import shutdown
+    from jaz_actors.tools import software_tools
 
 # Loaded on first use: a frame is forked from a process that imported what it needs and nothing more.
 _HOMES = {
@@ -47,6 +49,7 @@ _HOMES = {
     "Invocation": "frontdoor",
     "InvokeId": "ids",
     "IterationLimit": "hooks.limits",
+    "Library": "library",
     "OpenAI": "backends.openai",
     "Outcome": "results",
     "PrintLogger": "hooks.loggers",
@@ -68,6 +71,7 @@ _HOMES = {
     "invoke": "frontdoor",
     "scope": "capture",
     "shutdown": "runtime",
+    "software_tools": "tools",
     "start": "frontdoor",
     "statistics": "frontdoor",
 }
@@ -87,6 +91,7 @@ __all__ = [
     "Invocation",
     "InvokeId",
     "IterationLimit",
+    "Library",
     "OpenAI",
     "Outcome",
     "PrintLogger",
@@ -107,6 +112,7 @@ __all__ = [
     "invoke",
     "scope",
     "shutdown",
+    "software_tools",
     "start",
     "statistics",
 ]

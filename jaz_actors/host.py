@@ -59,6 +59,7 @@ from jaz_actors.spec import (
     InvocationSpec,
     InvocationStatus,
 )
+from jaz_actors.teardown import end_all
 from jaz_actors.transfer import error_record, load_plain, pack, plain_error
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Invocation:
         self.tasks: set[asyncio.Task[object]] = set()
         self.hooks: OpenedHooks | None = None
         self._waits = 0
-        self._asked = itertools.count()
+        self._asked: Counter[str] = Counter()
 
     def wait(self, waiting: bool) -> None:
         """Count one more, or one less, thing elsewhere that the invocation waits for."""
@@ -95,7 +96,10 @@ class Invocation:
 
     def component(self, prefix: str, key: str | None) -> str:
         """The path component of a child that a hook or tool asks for."""
-        return f"{prefix}-{next(self._asked) if key is None else key}"
+        if key is not None:
+            return f"{prefix}-{key}"
+        self._asked[prefix] += 1
+        return f"{prefix}-{self._asked[prefix] - 1}"
 
     def status(self, host: str) -> InvocationStatus:
         if self.loop is None:
@@ -213,7 +217,6 @@ class Host:
             self._buffers.release(path)
             self._hooks.close(spec)
             self._count(invocation)
-            await _ended(invocation.tasks)
         self._outcomes[_status(outcome)] += 1
         return outcome
 
@@ -288,6 +291,7 @@ class Host:
             ),
             open_repl=open_repl,
             dispatcher=hooks.dispatcher,
+            end_children=lambda: end_all(invocation.tasks),
             time_limit=min(limits, default=None),
         )
 
@@ -531,13 +535,6 @@ def _checks(hooks: Sequence[Hook]) -> tuple[Check, ...]:
             hook.numbered(len(checks))
             checks.append(check)
     return tuple(checks)
-
-
-async def _ended(tasks: set[asyncio.Task[object]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 class BuiltinsOnly:

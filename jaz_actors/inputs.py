@@ -19,6 +19,7 @@ import cloudpickle
 
 from jaz_actors.descriptions import Display
 from jaz_actors.errors import InputRefused
+from jaz_actors.library import Library
 from jaz_actors.payload import PackedInput, Payload, ReferenceRecord, SharedBuffer
 from jaz_actors.refs import ByReference, ReferenceTable, rebuild
 from jaz_actors.shared import SharedBuffers
@@ -109,7 +110,7 @@ class InputPacker:
     def _lent(self, name: str, value: object, owner: str, error: Exception) -> object:
         if isinstance(error, RecursionError):
             raise InputRefused(name, "it is nested too deeply to be copied") from error
-        if type(value) in _CONTAINERS:
+        if type(value) in _CONTAINERS or isinstance(value, Library):
             # A plain container is copied, and only those of its members that cannot be are passed by reference.
             return self._members_lent(name, value, owner)
         return ByReference(value)
@@ -125,6 +126,10 @@ class InputPacker:
                 return self._lent(path, value, owner, error)
             return value
 
+        if isinstance(container, Library):
+            return container.replaced(
+                {key: member(f"{name}.{key}", value) for key, value in container.members().items()}
+            )
         if isinstance(container, dict):
             return {key: member(f"{name}[{key!r}]", value) for key, value in container.items()}
         return type(container)(member(f"{name}[{i}]", value) for i, value in enumerate(container))

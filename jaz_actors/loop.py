@@ -52,6 +52,7 @@ from jaz_actors.outcomes import (
 )
 from jaz_actors.payload import ErrorRecord, PackedInput
 from jaz_actors.protocols import Backend, CompletionRequest, RetryNotice
+from jaz_actors.teardown import to_its_end
 from jaz_actors.transfer import error_record, sendable
 
 logger = logging.getLogger(__name__)
@@ -118,7 +119,8 @@ class Progress:
 class AgentLoop:
     """One invocation. `run()` once; cancel its task to end it early.
 
-    time_limit:  seconds that it may take from here on.
+    end_children:  ends what hooks and tools have started for the invocation.
+    time_limit:    seconds that it may take once it runs.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class AgentLoop:
         rules: Callable[[bool], Rules],
         open_repl: OpenRepl,
         dispatcher: Dispatcher,
+        end_children: Callable[[], Awaitable[None]],
         time_limit: float | None = None,
     ) -> None:
         self.lineage = lineage
@@ -139,6 +142,7 @@ class AgentLoop:
         self._rules = rules
         self._open_repl = open_repl
         self._dispatcher = dispatcher
+        self._end_children = end_children
         self._repl: Repl | None = None
         self._recursion = True
         self._sequence = 0
@@ -160,12 +164,12 @@ class AgentLoop:
         except Aborting as aborting:
             outcome = AbortedRecord(aborting.error)
         except asyncio.CancelledError as cancelled:
-            await self._close(AbortedRecord(self._record(cancelled)))
+            await to_its_end(self._close(AbortedRecord(self._record(cancelled))))
             raise
         except Exception as error:
             expired = isinstance(error, TimeoutError) and self._deadline.expired()
             outcome = AbortedRecord(self._out_of_time()) if expired else FailedRecord(error_record(error))
-        return await self._close(outcome)
+        return await to_its_end(self._close(outcome))
 
     def _out_of_time(self) -> ErrorRecord:
         assert self._time_limit is not None
@@ -187,6 +191,7 @@ class AgentLoop:
         try:
             if self._repl is not None:
                 await self._repl.aclose()
+            await self._end_children()
             self.progress.enter("over")
             await self._emit(events.InvokeExit, outcome=outcome)
         except Exception as error:
@@ -364,7 +369,7 @@ class AgentLoop:
         aborted = isinstance(error, (Aborting, asyncio.CancelledError))
         status = "aborted" if aborted else "failed"
         try:
-            await self._emit(kind, iteration=iteration, status=status, error=self._record(error))
+            await to_its_end(self._emit(kind, iteration=iteration, status=status, error=self._record(error)))
         except Aborting as also:
             if isinstance(error, Aborting):
                 raise Aborting(combined([error.error, also.error])) from None

@@ -43,6 +43,9 @@ class Backend(Protocol):
     configuration until its first call, and must be picklable until then. Cancellation: cancelling the call must end
     the request at the server and is never retried or swallowed. Raises: only `BackendError` and its subclasses for
     whatever the server or transport does.
+
+    Optional attributes: `reports_cost`, whether completions say what they cost (False where there is none), and
+    `context_length`, the tokens that prompt and reply may have together (None where it is not known).
     """
 
     @property

@@ -255,9 +255,25 @@ def signature_text(value: object) -> str:
     if not callable(value):
         return ""
     try:
-        return str(inspect.signature(value))
+        signature = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
+    bare = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=_bare(signature.return_annotation)))
+
+
+class _Bare:
+    """An annotation that is text, as under `from __future__ import annotations`, without its quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _bare(annotation: Any) -> Any:
+    return _Bare(annotation) if isinstance(annotation, str) else annotation
 
 
 def _take(iterator: Iterator[Any], count: int) -> list[Any]:

@@ -34,6 +34,7 @@ CORE = {
     *("descriptions", "inputs", "shared", "templates", "transfer"),  # values: copied, lent, described
     *("capture", "hook_home"),  # what surrounds a call, in drivers and in frames
     *("library", "tools"),  # for agents
+    "teardown",
     "threads",  # leaves that know nothing of ours
 }
 OUTSIDE = {"__main__", "cli", "console", "demo", "progress"}

@@ -91,7 +91,7 @@ FROM_FRAME: list[Any] = [
     wire.SetupFailed("x", "why"),
     wire.Loading("x"),
     wire.Rebound("a", "b", "why"),
-    wire.HookAnswered(1, b"effects", ERROR),
+    wire.HookAnswered(1, b"effects", ("HookFailed", ("H", "E", "why"))),
     wire.Finished(1, VALUE, None, "", None, (Rejection(0, "no"),), 3, timed_out=True, has_children=True, names=("a",)),
     wire.Call(1, wire.ChildCall("0", (INPUT,), (INPUT,), (spec.BuiltinHook(b"spec", propagates=True),))),
     wire.Call(2, wire.ReferenceCall(REFERENCE, OPERATION, VALUE)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaz_actors.capture import capture
 from jaz_actors.descriptions import description_of
-from jaz_actors.errors import ConfigurationError, InputRefused, RecursionLimitExceeded
+from jaz_actors.errors import ConfigurationError, HookError, InputRefused, RecursionLimitExceeded
 from jaz_actors.frames.link import Link
 from jaz_actors.frames.wire import AskHook, ChildCall, HookAnswered, ReferenceCall, Reply, Serve, Served, Setup
 from jaz_actors.hook_home import HookHome
@@ -150,7 +150,8 @@ class FrameCalls:
             if error is None:
                 self.link.send(HookAnswered(call, future.result()))
             else:
-                self.link.send(HookAnswered(call, error=error_record(error)))
+                fields = error.args if isinstance(error, HookError) else ("a hook", "an event", str(error))
+                self.link.send(HookAnswered(call, error=(type(error).__name__, tuple(map(str, fields)))))
 
         self.hooks.answer(message.hook, message.event, None).add_done_callback(answered)
 

@@ -23,6 +23,7 @@ from jaz_actors.errors import (
     FrameStartFailed,
     HookFailed,
     InputRefused,
+    InvalidEffect,
 )
 from jaz_actors.frames import posix
 from jaz_actors.frames.process import FrameOptions, FrameProcess, Zygote
@@ -406,7 +407,8 @@ class ReplSession:
         answered = await self._serve(lambda number: AskHook(hook, event, number), "a hook lived there")
         assert isinstance(answered, HookAnswered)
         if answered.error is not None:
-            raise _hook_error(answered.error)
+            kind, fields = answered.error
+            raise InvalidEffect(*fields) if kind == "InvalidEffect" else HookFailed(*fields)
         return answered.effects
 
     def tell_hook(self, hook: int, event: bytes) -> None:
@@ -453,8 +455,3 @@ class ReplSession:
 
 def _next_ordinal(component: str) -> int:
     return int(component) + 1 if component.isdigit() else 0
-
-
-def _hook_error(record: ErrorRecord) -> Exception:
-    """What went wrong in a hook of a frame, rebuilt from its text: a host opens nothing that a frame pickled."""
-    return HookFailed("a hook", "an event", f"{record.type_name}: {record.message}")

@@ -193,11 +193,11 @@ class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
 
 
 class HookAnswered(msgspec.Struct, frozen=True, array_like=True, tag="hook_answered"):
-    """The answer to an AskHook: encoded effects, or what went wrong."""
+    """The answer to an AskHook: encoded effects, or the name and the fields of the HookError."""
 
     call: int
     effects: bytes = b""
-    error: ErrorRecord | None = None
+    error: tuple[str, tuple[str, ...]] | None = None
 
 
 FromFrame = Ready | SetupFailed | Loading | Rebound | Finished | Call | CancelCall | Served | HookAnswered
