@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sized
 from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ from jaz_actors.spec import HookEntry, InvocationSpec, InvocationStatus
 from jaz_actors.transfer import error_record
 
 logger = logging.getLogger(__name__)
+
+# How long a cancelled caller waits for what it started to end.
+ENDING_SECONDS = 10.0
 
 
 def invoke(*local: Hook | ConfigOverride, key: str | None = None, **inputs: object) -> Any:
@@ -86,6 +89,7 @@ class Invocation:
         except asyncio.CancelledError:
             if not self._future.cancelled():
                 raise
+            await self._call.ended()
             record = _cancelled(self._call.spec)
         return self._call.outcome_of(record)
 
@@ -252,6 +256,7 @@ class _Call:
     spec: InvocationSpec
     dedicated: bool
     release: Callable[[], None]
+    over: Future[None]
 
     def submit(self) -> Future[OutcomeRecord]:
         return self.run.thread.submit(self.run.execute(self.spec, dedicated=self.dedicated, ended=self.release))
@@ -265,6 +270,8 @@ class _Call:
             return self.outcome_of(_cancelled(self.spec))
         except BaseException:
             self.cancel(future)
+            # Whoever goes on may count on it that nothing below still runs; a second interrupt does not wait.
+            wait([self.over], timeout=ENDING_SECONDS)
             raise
 
     async def outcome(self, index: int | None = None) -> Outcome:
@@ -275,9 +282,14 @@ class _Call:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 self.cancel(future)
+                await self.ended()
                 raise
             record = _cancelled(self.spec)
         return self.outcome_of(record, index)
+
+    async def ended(self) -> None:
+        """Wait, within reason, until nothing of a cancelled invocation runs any more."""
+        await asyncio.wait({asyncio.shield(asyncio.wrap_future(self.over))}, timeout=ENDING_SECONDS)
 
     def outcome_of(self, record: OutcomeRecord, index: int | None = None) -> Outcome:
         return outcome_of(record, self.spec.invoke_id, index)
@@ -325,6 +337,8 @@ def _prepare(
         raise
     set_up: list[Hook] = []
 
+    over: Future[None] = Future()
+
     def release(error: BaseException | None = None) -> None:
         home.hooks.leave(entries)
         home.release(path)
@@ -335,6 +349,7 @@ def _prepare(
                 logger.warning("teardown of %s raised", type(hook).__name__, exc_info=True)
         if watcher is not None:
             watcher.end()
+        over.set_result(None)
 
     try:
         for hook in captured.positional:
@@ -349,7 +364,7 @@ def _prepare(
         run.id, path, run.ports.name, None, (*packed, *common), packed_scope, own, entries,
         None if tree == own else tree, by_depth,
     )  # fmt: skip
-    return _Call(run, spec, chosen.own.dedicated, release)
+    return _Call(run, spec, chosen.own.dedicated, release, over)
 
 
 def _override(others: tuple[object, ...]) -> ConfigOverride | None:

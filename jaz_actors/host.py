@@ -160,6 +160,7 @@ class Host:
         ports.handle("buffer", self._on_buffer)
         ports.handle("status", self._on_status)
         ports.handle("statistics", self._on_statistics)
+        ports.handle("settle", self._on_settle)
 
     # -- set-up
 
@@ -468,6 +469,10 @@ class Host:
 
     async def _on_statistics(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
         return [_encode(self.statistics())]
+
+    async def _on_settle(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
+        """Once this is answered, whatever this host told the caller before has arrived there."""
+        return []
 
     def statistics(self) -> HostStatistics:
         live = [invocation.status(self.name) for invocation in self._live.values()]

@@ -74,6 +74,8 @@ class Repl(Protocol):
     @property
     def waiting(self) -> bool: ...
 
+    async def end_calls(self) -> None: ...
+
     async def aclose(self) -> None: ...
 
 
@@ -300,10 +302,17 @@ class AgentLoop:
         try:
             result = await self._execute_stages(parsed, iteration)
         except (Exception, asyncio.CancelledError) as error:
+            await to_its_end(self._end_calls())
             await self._exit_failed(events.REPLExecExit, iteration, error)
             raise
         await self._emit(events.REPLExecExit, iteration=iteration, status="completed", result=result)
         return result
+
+    async def _end_calls(self) -> None:
+        """What the code has started ends before its execution does."""
+        assert self._repl is not None
+        await self._repl.end_calls()
+        await self._end_children()
 
     async def _execute_stages(self, parsed: ParsedCode, iteration: int) -> ExecResult:
         assert self._repl is not None

@@ -216,6 +216,7 @@ class Run:
         try:
             reply = await self.ports.request(host, "invoke", _encode(spec))
             if any(hook for hook in spec.hooks if getattr(hook, "observer", False)):
+                await self._settle(other_than=host)
                 await self.home.hooks.observed()
             return outcome_decoder.decode(reply[0])
         except ChannelClosed as error:
@@ -236,6 +237,11 @@ class Run:
         finally:
             self._where.pop(spec.path, None)
             self.pool.done(host)
+
+    async def _settle(self, *, other_than: str) -> None:
+        """Wait until what hosts have told observers has arrived; `other_than` has just answered, so its words have."""
+        others = [name for name in self.pool.names if name != other_than]
+        await asyncio.gather(*(self.ports.request(name, "settle") for name in others), return_exceptions=True)
 
     async def status(self, path: str) -> InvocationStatus | None:
         host = self._where.get(path.partition(".")[0])

@@ -125,7 +125,7 @@ def test_values_are_shown_by_what_they_are() -> None:
     tool = Tool()
     tool.level = 3  # type: ignore[attr-defined]
     assert value_text([1, 2]) == "[1, 2]"
-    assert value_text(function) == "function(a: 'int', b: 'str' = 'x') -> 'bool'\n    Check a."
+    assert value_text(function) == "function(a: int, b: str = 'x') -> bool\n    Check a."
     assert value_text(coroutine).startswith("async coroutine(a: 'int')")
     text = value_text(tool)
     assert text.startswith("Does things.")

@@ -327,7 +327,6 @@ class Zygote:
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
         environment |= dict.fromkeys(SINGLE_THREADED, "1")
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        environment["PYTHONSAFEPATH"] = "1"
         return environment | dict(self._options.environment)
 
     async def fork(self) -> FrameProcess:

@@ -439,6 +439,12 @@ class ReplSession:
             task.cancel()
         return tasks
 
+    async def end_calls(self) -> None:
+        """End the calls that the code has outstanding; returns when they are over."""
+        tasks = self._cancel_calls()
+        if tasks:
+            await asyncio.wait(tasks)
+
     async def aclose(self) -> None:
         """End the frame, and the calls that it still has outstanding; returns when those are over."""
         tasks = self._cancel_calls()

@@ -867,3 +867,58 @@ async def test_a_completed_run_says_so() -> None:
     assert isinstance(outcome, Completed)
     (end,) = [event for event in hook.seen if tag(event) == "repl_exec_exit"]
     assert isinstance(end.result, Return)  # type: ignore[attr-defined]
+
+
+async def test_when_the_frame_where_a_hook_lives_is_lost_the_children_that_need_it_end() -> None:
+    code = (
+        f"{AGENTS_HOOK}\nimport threading, os, time\n"
+        "def child():\n    invoke(Mine(), task='for ever')\n"
+        "threading.Thread(target=child, daemon=True).start()\n"
+        "while not lines:\n    time.sleep(0.01)\n"
+        "time.sleep(0.2)\nos._exit(1)"
+    )
+
+    def answer(request: CompletionRequest) -> str:
+        if request.invoke_id.depth == 1:
+            return code if request.iteration == 0 else "return 'went on'"
+        return "import time\ntime.sleep(60)"
+
+    hook = Does()
+    with ConfigOverride(backend=Scripted(answer)), hook:
+        async with asyncio.timeout(20):
+            assert await ainvoke() == "went on"
+    ends_by_depth = {event.depth: event.outcome for event in hook.of(InvokeExit)}
+    assert type(ends_by_depth[2]).__name__ == "AbortedRecord"
+
+
+INTERRUPTED = """
+import sys, threading, os, signal, time
+from jaz_actors import Hook, Scripted, configure, invoke
+
+class Ends(Hook):
+    def on_repl_exec_send(self, event):
+        if event.depth == 2:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    def on_repl_exec_exit(self, event):
+        print("exec", event.depth, event.status, flush=True)
+    def on_invoke_exit(self, event):
+        print("invoke", event.depth, type(event.outcome).__name__, flush=True)
+
+configure(backend=Scripted({"0": ["return invoke(task='t')"], "*": ["while True: pass"]}), runtime="inline")
+try:
+    with Ends():
+        invoke(task="t")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+async def test_an_interrupt_unwinds_every_invocation_with_its_ends(tmp_path: Any) -> None:
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", INTERRUPTED, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
+    )
+    async with asyncio.timeout(60):
+        out, _ = await program.communicate()
+    assert out.decode().split("\n") == [
+        "exec 2 aborted", "invoke 2 AbortedRecord", "exec 1 aborted", "invoke 1 AbortedRecord", "interrupted", "",
+    ]  # fmt: skip

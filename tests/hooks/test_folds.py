@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from jaz_actors.effects import (
     Abort,
+    AddInputs,
     AddMessages,
+    BlackboardWrite,
+    DeleteCode,
+    DropInputs,
     Effect,
+    InsertCode,
     ModifyExecResult,
     ModifyInvokeResult,
     ModifyLLMResponse,
@@ -22,13 +27,13 @@ from jaz_actors.effects import (
     SupplyExecResult,
     SupplyLLMResponse,
 )
-from jaz_actors.errors import EffectConflict, IterationLimitExceeded
+from jaz_actors.errors import CodeOffsetError, EffectConflict, HookError, IterationLimitExceeded
 from jaz_actors.hooks import folds
 from jaz_actors.hooks.folds import fold_abort
 from jaz_actors.hooks.values import abort
 from jaz_actors.messages import Completion, SampledTokens
 from jaz_actors.outcomes import Continue, ExecResult, Raise, Rejection, Return
-from jaz_actors.payload import ErrorRecord, Payload, SharedBuffer
+from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
 from jaz_actors.transfer import load_error
 
 BOOM = ErrorRecord("ValueError", "boom", "Traceback of boom\n")
@@ -198,3 +203,77 @@ def test_equal_completions_agree_and_different_ones_conflict() -> None:
     assert fold_completion([]) is None
     with pytest.raises(EffectConflict, match="2 different completions"):
         fold_completion([*same, SupplyLLMResponse(Completion("x"))])
+
+
+# -- bindings, code, blackboard
+
+_names = st.sampled_from(["a", "b", "c"])
+_inputs = st.builds(PackedInput, _names, st.builds(Payload, st.sampled_from([b"1", b"2"])))
+_bindings = st.lists(
+    st.one_of(
+        st.builds(AddInputs, st.lists(_inputs, max_size=2).map(tuple)),
+        st.builds(DropInputs, st.lists(_names, max_size=2).map(tuple), st.booleans()),
+    ),
+    max_size=5,
+)
+CODE = "abcdefghij"
+_offsets = st.integers(-12, 12) | st.none()
+_edits = st.lists(
+    st.one_of(
+        st.builds(InsertCode, st.sampled_from(["X", "YY", ""]), _offsets, st.sampled_from([0.0, 1.0, -1.0])),
+        st.builds(DeleteCode, st.integers(-12, 12), _offsets),
+    ),
+    max_size=6,
+)
+_writes = st.lists(st.builds(BlackboardWrite, _names, st.integers(0, 2) | st.booleans()), max_size=5)
+
+
+def _outcome(fold: Callable[[], Any]) -> Any:
+    try:
+        return fold()
+    except HookError as error:
+        return type(error)
+
+
+def _bound(effects: list[Effect]) -> Any:
+    given = (PackedInput("a", Payload(b"0")), PackedInput("b", Payload(b"0")))
+    bindings = folds.fold_bindings("InvokeEnter", effects)
+    return folds.bound_inputs("InvokeEnter", given, bindings, taken={"c"})
+
+
+@given(st.data(), _bindings, _edits, _writes)
+def test_no_order_of_bindings_edits_or_writes_matters(
+    data: st.DataObject, bindings: list[Effect], edits: list[Effect], writes: list[Effect]
+) -> None:
+    for effects, fold in (
+        (bindings, _bound),
+        (edits, lambda some: folds.fold_code(CODE, some)),
+        (writes, lambda some: folds.fold_blackboard("InvokeSend", {"a": 5}, some)),
+    ):
+        shuffled = data.draw(st.permutations(effects))
+        assert _outcome(partial(fold, shuffled)) == _outcome(partial(fold, effects))
+
+
+@given(_edits)
+def test_edited_code_is_the_original_without_what_was_deleted_and_with_every_insert(edits: list[Effect]) -> None:
+    try:
+        edited = folds.fold_code(CODE, edits)
+    except CodeOffsetError:
+        return
+    deleted: set[int] = set()
+    for edit in edits:
+        if isinstance(edit, DeleteCode):
+            deleted |= set(range(len(CODE))[edit.start : edit.end])
+    assert "".join(c for c in edited if c.islower()) == "".join(c for i, c in enumerate(CODE) if i not in deleted)
+    inserted = "".join(edit.text for edit in edits if isinstance(edit, InsertCode))
+    assert sorted(c for c in edited if c.isupper()) == sorted(inserted)
+
+
+def test_code_without_edits_is_itself() -> None:
+    assert folds.fold_code(CODE, [AddMessages(())]) is CODE
+
+
+def test_a_write_keeps_other_keys_and_true_is_not_one() -> None:
+    assert folds.fold_blackboard("X", {"a": 1, "b": 2}, [BlackboardWrite("a", 3)]) == {"a": 3, "b": 2}
+    with pytest.raises(EffectConflict, match="'k'"):
+        folds.fold_blackboard("X", {}, [BlackboardWrite("k", 1), BlackboardWrite("k", True)])

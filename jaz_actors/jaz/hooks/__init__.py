@@ -1,0 +1,40 @@
+"""JAZ's names for hooks."""
+
+from __future__ import annotations
+
+from jaz_actors.hooks import (
+    BudgetForcing,
+    BudgetPool,
+    Compaction,
+    ContextWindowWarning,
+    FileLogger,
+    Hook,
+    IterationLimit,
+    MetaData,
+    PrintLogger,
+    RecursionLimit,
+    ReturnType,
+    SlidingWindow,
+    ValidateREPLCode,
+    ValidateReturn,
+)
+from jaz_actors.jaz.hooks import effects, events
+
+__all__ = [
+    "BudgetForcing",
+    "BudgetPool",
+    "Compaction",
+    "ContextWindowWarning",
+    "FileLogger",
+    "Hook",
+    "IterationLimit",
+    "MetaData",
+    "PrintLogger",
+    "RecursionLimit",
+    "ReturnType",
+    "SlidingWindow",
+    "ValidateREPLCode",
+    "ValidateReturn",
+    "effects",
+    "events",
+]
