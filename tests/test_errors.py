@@ -28,6 +28,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "RecursionLimitExceeded": (4, 3),
     "ReturnTypeError": ("int", "why"),
     "InvocationCancelled": ("run:0", "why"),
+    "JournalError": ("path", "why"),
     "BackendError": ("backend", "message", 418),
     "RateLimited": ("backend", "message", 429, 2.5),
     "ServerUnavailable": ("backend", "message", 503, None),
