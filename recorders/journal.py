@@ -273,7 +273,7 @@ class JournalReader:
     def run_id(self) -> str | None:
         """None while the first segment has no header yet."""
         paths = segment_paths(self._folder)
-        header = header_of(paths, 0) if paths else None
+        header = header_of(paths[0]) if paths else None
         return header.run_id if header else None
 
     def read(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -286,11 +286,10 @@ class JournalReader:
         return advance(self._folder, self._cursor)
 
     def _before(self, start: int) -> Cursor:
-        paths = segment_paths(self._folder)
-        for segment in reversed(range(len(paths))):
-            header = header_of(paths, segment)
+        for path in reversed(segment_paths(self._folder)):
+            header = header_of(path)
             if header and header.first <= start:
-                return Cursor(segment=segment, entry=header.first)
+                return Cursor(segment=header.segment, entry=header.first)
         return Cursor()
 
 

@@ -49,10 +49,12 @@ RUN_ID_BYTES = 100
 MAX_ENTRY_BYTES = 2**30
 _NAME = re.compile(r"\d{8}\.jazlog")
 _CHUNK_BYTES = 64 * 1024
-# The last field of both is the checksum of those before.
-_HEADER = struct.Struct(f"<8sIIQ{RUN_ID_BYTES}sI")
-_HEAD = struct.Struct("<III")
-HEADER_BYTES = _HEADER.size
+# Both are followed by their own checksum.
+_HEADER = struct.Struct(f"<8sIIQ{RUN_ID_BYTES}s")
+_HEAD = struct.Struct("<II")
+_CHECK = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CHECK.size
+_HEAD_BYTES = _HEAD.size + _CHECK.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Header:
     run_id: str
 
     def to_bytes(self) -> bytes:
-        return _with_check(_HEADER.pack(MAGIC, VERSION, self.segment, self.first, self.run_id.encode(), 0))
+        fields = _HEADER.pack(MAGIC, VERSION, self.segment, self.first, self.run_id.encode())
+        return fields + _CHECK.pack(crc32(fields))
 
 
 @dataclass(slots=True)
@@ -91,7 +94,8 @@ class Damage(Exception):
 
 def entry_bytes(payload: bytes) -> bytes:
     """The entry that holds it."""
-    return _with_check(_HEAD.pack(len(payload), crc32(payload), 0)) + payload
+    head = _HEAD.pack(len(payload), crc32(payload))
+    return head + _CHECK.pack(crc32(head)) + payload
 
 
 def advance(folder: Path, cursor: Cursor) -> Iterator[tuple[int, bytes]]:
@@ -114,7 +118,7 @@ def _rest_of_segment(path: Path, cursor: Cursor, *, last: bool) -> Iterator[tupl
             file.seek(cursor.offset)
             while (payload := _read_entry(file, cursor.offset)) is not None:
                 number = cursor.entry
-                cursor.offset += _HEAD.size + len(payload)
+                cursor.offset += _HEAD_BYTES + len(payload)
                 cursor.entry += 1
                 yield number, payload
         except Damage as damage:
@@ -132,16 +136,15 @@ def _check_succession(header: Header, cursor: Cursor) -> None:
     cursor.offset = HEADER_BYTES
 
 
-def header_of(paths: list[Path], segment: int) -> Header | None:
-    """None where the last segment has none yet."""
-    path, last = paths[segment], segment == len(paths) - 1
+def header_of(path: Path) -> Header | None:
+    """None where it is torn."""
     with file_errors(path), path.open("rb") as file:
         try:
             return _read_header(file)
         except Damage as damage:
-            if last and damage.torn:
+            if damage.torn:
                 return None
-            raise damage.error(path, 0, last=last) from None
+            raise damage.error(path, 0, last=False) from None
 
 
 def _read_header(file: BinaryIO) -> Header:
@@ -156,26 +159,26 @@ def _read_header(file: BinaryIO) -> Header:
         raise Damage(reason, torn=False)
     if len(data) < HEADER_BYTES:
         raise Damage("the header is incomplete", torn=True)
-    if _with_check(data) != data:
+    if not _is_whole(data):
         raise Damage("the header fails its checksum", torn=False)
-    _, _, segment, first, run_id, _ = _HEADER.unpack(data)
+    _, _, segment, first, run_id = _HEADER.unpack_from(data)
     return Header(segment, first, run_id.rstrip(b"\0").decode(errors="replace"))
 
 
 def _read_entry(file: BinaryIO, offset: int) -> bytes | None:
     """The payload of the entry at `offset`, where the file stands; None at the end of the file."""
-    head = file.read(_HEAD.size)
+    head = file.read(_HEAD_BYTES)
     if not head:
         return None
-    if len(head) < _HEAD.size:
+    if len(head) < _HEAD_BYTES:
         raise Damage("the head of an entry is incomplete", torn=True)
-    if _with_check(head) != head:
+    if not _is_whole(head):
         raise Damage("the head of an entry fails its checksum", torn=_only_zeros_follow(file))
-    length, checksum, _ = _HEAD.unpack(head)
+    length, checksum = _HEAD.unpack_from(head)
     if length > MAX_ENTRY_BYTES:
         raise Damage(f"an entry of {length} bytes is more than the limit of {MAX_ENTRY_BYTES}", torn=False)
     # Looked up first: `read` allocates what it is asked for.
-    there = os.fstat(file.fileno()).st_size >= offset + _HEAD.size + length
+    there = os.fstat(file.fileno()).st_size >= offset + _HEAD_BYTES + length
     payload = file.read(length) if there else b""
     if len(payload) < length:
         raise Damage("an entry is incomplete", torn=True)
@@ -192,9 +195,9 @@ def _only_zeros_follow(file: BinaryIO) -> bool:
     return True
 
 
-def _with_check(data: bytes) -> bytes:
-    """The data with its last four bytes made the checksum of those before."""
-    return data[:-4] + crc32(data[:-4]).to_bytes(4, "little")
+def _is_whole(data: bytes) -> bool:
+    """Whether its last four bytes are the checksum of those before."""
+    return data[-4:] == _CHECK.pack(crc32(data[:-4]))
 
 
 # -- files

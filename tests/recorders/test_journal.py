@@ -136,6 +136,25 @@ def test_a_segment_is_on_disk_before_its_successor_is_made(
         assert synced_files[:3] == [first, second, tmp_path]
 
 
+def test_a_new_folder_is_on_disk(tmp_path: Path, synced_files: list[Path]) -> None:
+    folder = tmp_path / "one" / "two"
+    opened(folder).close()
+    assert {tmp_path, tmp_path / "one", folder} <= set(synced_files)
+
+
+def test_a_change_of_the_working_directory_does_not_move_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with opened(Path("here"), segment_bytes=1) as writer:
+        reader = JournalReader("here")
+        monkeypatch.chdir("/")
+        writer.append(b"a")
+        writer.append(b"b")
+    assert list(reader.read()) == [(0, b"a"), (1, b"b")]
+    assert len(segments(tmp_path / "here")) == 2
+
+
 def test_a_full_buffer_is_written_out(tmp_path: Path) -> None:
     with opened(tmp_path) as writer:
         for _ in range(10):
@@ -200,7 +219,7 @@ def test_after_a_write_that_failed_half_way_appending_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy, can_cut: bool
 ) -> None:
     pwrite = os.pwrite
-    with opened(tmp_path, fsync=policy) as writer:
+    with opened(tmp_path, fsync=policy, segment_bytes=400_000) as writer:
         writer.append(b"before")
         writer.flush()
         with monkeypatch.context() as patch:
@@ -217,7 +236,8 @@ def test_after_a_write_that_failed_half_way_appending_goes_on(
         assert writer.append(b"after") == 1
         writer.flush()
         assert contents(tmp_path) == [b"before", b"after"]
-    assert segments(tmp_path)[0].stat().st_size == HEADER_BYTES + 2 * HEAD_BYTES + len("beforeafter")
+    [path] = segments(tmp_path)  # what was refused does not fill a segment
+    assert path.stat().st_size == HEADER_BYTES + 2 * HEAD_BYTES + len("beforeafter")
 
 
 def test_what_append_gave_a_number_to_is_written_once_the_disk_takes_it(

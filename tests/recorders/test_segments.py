@@ -137,6 +137,7 @@ def test_a_segment_of_zeros_is_torn(tmp_path: Path) -> None:
     assert contents(tmp_path) == []
     write(tmp_path, [b"x"])
     assert contents(tmp_path) == [b"x"]
+    assert segment(tmp_path).stat().st_size == HEADER_BYTES + HEAD_BYTES + 1
 
 
 def test_a_length_beyond_the_limit_is_damage(tmp_path: Path) -> None:
