@@ -48,8 +48,8 @@ class JournalWriter:
     segment_bytes: a segment of this size is followed by a new one, after it was synced whatever the policy.
 
     Every call may raise `JournalError` for what the disk does. What `append` raised for is not in the journal; what it
-    gave a number to is kept, and the next call tries again to write it. A crash of the process between failure and
-    success may lose what is not yet `synced`.
+    gave a number to is kept, and the next call tries again to write it. Only if the process dies before that may an
+    entry that is not `synced` be lost, or one that was refused be found.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -331,6 +332,57 @@ def test_close_raises_what_the_disk_does_and_closes(tmp_path: Path, monkeypatch:
     assert contents(tmp_path) == [b"y"]
 
 
+FAULTS = {
+    "full": [("pwrite", errno.ENOSPC)],
+    "full half way": [("pwrite half", errno.ENOSPC)],
+    "unsynced": [("fsync", errno.EIO)],
+    "broken": [("pwrite half", errno.EIO), ("fsync", errno.EIO), ("ftruncate", errno.EIO)],
+    "uncut": [("fsync", errno.EIO), ("ftruncate", errno.EIO)],
+    "good": [],
+}
+steps = st.tuples(st.sampled_from(sorted(FAULTS)), st.sampled_from(["append", "group", "tick", "flush"]))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(POLICIES), st.sampled_from([1, 500, 2**20]), st.lists(steps, max_size=20))
+def test_whatever_fails_the_file_is_whole_and_the_journal_is_what_was_accepted(
+    policy: Policy, segment_bytes: int, todo: list[tuple[str, str]]
+) -> None:
+    pwrite = os.pwrite
+    faults = {
+        "pwrite half": ("pwrite", lambda fd, data, at: pwrite(fd, data[: len(data) // 2], at)),
+        **{name: (name, lambda *_: None) for name in ("pwrite", "fsync", "ftruncate")},
+    }
+    accepted: list[bytes] = []
+    refused: set[bytes] = set()
+    with (
+        mock.patch("os.fsync"),
+        mock.patch.object(journal, "_BUFFER_BYTES", 300),
+        tempfile.TemporaryDirectory() as name,
+        JournalWriter(name, run_id="run", fsync=policy, interval=0.0, segment_bytes=segment_bytes) as writer,
+    ):
+        for number, (fault, step) in enumerate([*todo, ("good", "append"), ("good", "flush")]):
+            entries = [b"%d.%d " % (number, n) * 13 for n in range({"append": 1, "group": 3}.get(step, 0))]
+            with contextlib.ExitStack() as stack:
+                for kind, error in FAULTS[fault]:
+                    call, before = faults[kind]
+                    stack.enter_context(mock.patch.object(os, call, failing(error, before)))
+                try:
+                    if entries:
+                        writer.append_many(entries)
+                    else:
+                        getattr(writer, step)()
+                    accepted += entries
+                except JournalError:
+                    refused.update(entries)
+            assert writer.entries == len(accepted)
+            found = contents(Path(name))
+            assert found[: writer.synced] == accepted[: writer.synced]
+            kept = [entry for entry in found if entry not in refused]
+            assert kept == accepted[: len(kept)]
+        assert contents(Path(name)) == accepted
+
+
 FULL_DISK = """
 import json, resource, sys
 from jaz_actors.errors import JournalError
@@ -476,7 +528,7 @@ folder, policy, limit, segment_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]
 writer = JournalWriter(folder, run_id="run", fsync=policy, interval=0.001, segment_bytes=segment_bytes)
 while writer.entries < limit:
     first = writer.entries
-    writer.append_many(b"%d " % n * (n * n % 6007) for n in range(first, first + 1 + first % 4))
+    writer.append_many(b"%d " % n * (n * n % 997) for n in range(first, first + 1 + first % 4))
     writer.tick()
     os.write(1, b"%d\\n" % writer.synced)
     if policy == "interval" and first < limit // 2 <= writer.entries:
@@ -486,7 +538,7 @@ writer.close()
 
 
 def payload(number: int) -> bytes:
-    return b"%d " % number * (number * number % 6007)
+    return b"%d " % number * (number * number % 997)
 
 
 def start_writer(folder: Path, policy: Policy, limit: int, segment_bytes: int) -> subprocess.Popen[str]:
