@@ -11,14 +11,16 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Literal, get_args
 
 from jaz_actors.recorders.journal import JournalWriter
 
+Policy = Literal["never", "interval", "always"]
 GROUP = 64  # entries that are appended together, and under "always" synced together
 
 
@@ -32,24 +34,22 @@ def plain_write(folder: Path, groups: list[list[bytes]], *, fsync: bool) -> None
     os.close(fd)
 
 
-def append(folder: Path, groups: list[list[bytes]], policy: str) -> None:
-    with JournalWriter(folder, run_id="benchmark", fsync=policy) as writer:  # type: ignore[arg-type]
+def append(folder: Path, groups: list[list[bytes]], policy: Policy) -> None:
+    with JournalWriter(folder, run_id="benchmark", fsync=policy) as writer:
         for group in groups:
             writer.append_many(group)
             writer.tick()
 
 
-def timed(folder: Path, work: Callable[[Path], None], *, repeat: int = 3) -> float:
+def timed(folder: Path | None, work: Callable[[Path], None], *, repeat: int = 3) -> float:
     """Best of `repeat`, in seconds."""
     seconds = []
-    for number in range(repeat):
-        place = folder / str(number)
-        place.mkdir()
-        os.sync()
-        started = time.perf_counter()
-        work(place)
-        seconds.append(time.perf_counter() - started)
-        shutil.rmtree(place)
+    for _ in range(repeat):
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            os.sync()
+            started = time.perf_counter()
+            work(Path(name))
+            seconds.append(time.perf_counter() - started)
     return min(seconds)
 
 
@@ -63,14 +63,12 @@ def main() -> None:
     count = (16 if args.quick else args.megabytes) * 10**6 // args.entry_bytes
     groups = [[os.urandom(args.entry_bytes)] * min(GROUP, count - at) for at in range(0, count, GROUP)]
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(dir=args.folder) as name:
-        folder = Path(name)
-        plain = timed(folder, lambda place: plain_write(place, groups, fsync=False))
-        for policy in ("never", "interval", "always"):
-            seconds = timed(folder, lambda place, policy=policy: append(place, groups, policy))
-            figures[f"{policy}_over_plain_write"] = plain / seconds
-        synced = timed(folder, lambda place: plain_write(place, groups, fsync=True))
-        figures["always_over_plain_write_and_fsync"] = synced / seconds
+    plain = timed(args.folder, partial(plain_write, groups=groups, fsync=False))
+    for policy in get_args(Policy):
+        seconds = timed(args.folder, partial(append, groups=groups, policy=policy))
+        figures[f"{policy}_over_plain_write"] = plain / seconds
+    synced = timed(args.folder, partial(plain_write, groups=groups, fsync=True))
+    figures["always_over_plain_write_and_fsync"] = synced / seconds
     for key, value in figures.items():
         print(f"{key:36s} {value:10.2f}")
     print(json.dumps({"benchmark": "journal", "python": platform.python_version(), **figures}))

@@ -11,20 +11,8 @@ from zlib import crc32
 import pytest
 
 from jaz_actors.errors import JournalError
-from jaz_actors.recorders.journal import JournalReader, JournalWriter
-
-HEADER_BYTES = 128
-HEAD_BYTES = 12
-
-
-def write(folder: Path, payloads: list[bytes], *, run_id: str = "run", segment_bytes: int = 2**20) -> None:
-    with JournalWriter(folder, run_id=run_id, fsync="never", segment_bytes=segment_bytes) as writer:
-        for payload in payloads:
-            writer.append(payload)
-
-
-def contents(folder: Path) -> list[bytes]:
-    return [payload for _, payload in JournalReader(folder).read()]
+from jaz_actors.recorders.journal import JournalReader
+from tests.recorders.journals import HEAD_BYTES, HEADER_BYTES, contents, write
 
 
 def segment(folder: Path, number: int = 0) -> Path:
