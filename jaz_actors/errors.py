@@ -23,6 +23,7 @@
     ├── UsageUnknown                    a budget, and a model that does not say what it uses
     ├── ReturnTypeError (TypeError)     a returned value of the wrong type
     ├── InvocationCancelled             the invocation, or an ancestor, was cancelled
+    ├── JournalError                    a run's record that cannot be written, or is damaged
     ├── BackendError                    the model server's answer
     │   ├── RateLimited                 429
     │   ├── ServerUnavailable           connection failures, 5xx, broken streams
@@ -279,6 +280,18 @@ class InvocationCancelled(JazError):
 
     def __str__(self) -> str:
         return f"invocation {self.invoke_id} was cancelled: {self.reason}"
+
+
+class JournalError(JazError):
+    """`path` is the file or folder; `reason` names the byte where it is damaged."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"journal {self.path}: {self.reason}"
 
 
 class BackendError(JazError):

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "UsageUnknown": ("US dollars", "model"),
     "ReturnTypeError": ("int", "why"),
     "InvocationCancelled": ("run:0", "why"),
+    "JournalError": ("path", "why"),
     "BackendError": ("backend", "message", 418),
     "RateLimited": ("backend", "message", 429, 2.5),
     "ServerUnavailable": ("backend", "message", 503, None),
