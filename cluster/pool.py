@@ -16,12 +16,15 @@ from typing import Any
 import msgspec
 import psutil
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jaz_actors.channel import ChannelKeys, Peer
 from jaz_actors.cluster.host import HostActor, Member
+from jaz_actors.cluster.recorder import RecorderActor
 from jaz_actors.config import Config
-from jaz_actors.errors import ConfigurationError, HostStartFailed
+from jaz_actors.errors import ConfigurationError, HostStartFailed, JournalError
+from jaz_actors.recording import RecorderSpec
 from jaz_actors.runtime import RuntimeOptions, default_max_running
 from jaz_actors.transfer import dumps
 
@@ -30,6 +33,7 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 120.0
 CLOSE_SECONDS = 10.0
 INITIAL_HOSTS = 2
+RECORDER_RETRY_SECONDS = 1.0
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -47,6 +51,15 @@ class _Host:
     placed: int = 0
 
 
+@dataclass(slots=True)
+class _Recorder:
+    name: str
+    actor: Any
+    endpoint: str
+    spec: RecorderSpec
+    watcher: asyncio.Task[None]
+
+
 class RayPool:
     """Belongs to the runtime's loop."""
 
@@ -59,6 +72,7 @@ class RayPool:
         total = options.max_running or default_max_running()
         self._max_running = math.ceil(total / self._max_actors)
         self._hosts: dict[str, _Host] = {}
+        self._recorders: dict[str, _Recorder] = {}
         self._dead: dict[str, str] = {}
         self._started = 0
         self._growing: set[asyncio.Task[_Host]] = set()
@@ -148,6 +162,7 @@ class RayPool:
 
     def _tell_members(self) -> None:
         members = [Member(host.name, host.endpoint, not host.dedicated) for host in self._hosts.values()]
+        members += [Member(recorder.name, recorder.endpoint, False) for recorder in self._recorders.values()]
         data = _encode(members)
         for host in self._hosts.values():
             self._peer.notify(host.name, "members", data)
@@ -164,11 +179,73 @@ class RayPool:
         dead = self._hosts.pop(name, None)
         self._dead[name] = reason
         self._peer.forget(name, reason)
+        self._tell_gone(name, reason)
+        if dead is not None:
+            await asyncio.to_thread(_sweep, dead.pid)
+
+    def _tell_gone(self, name: str, reason: str) -> None:
         for host in self._hosts.values():
             self._peer.notify(host.name, "gone", name.encode(), reason.encode())
         self._tell_members()
-        if dead is not None:
-            await asyncio.to_thread(_sweep, dead.pid)
+
+    # -- recorders
+
+    async def start_recorder(self, name: str, spec: RecorderSpec) -> None:
+        # On the driver's own node, where the folder is that the user named.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actor: Any = ray.remote(RecorderActor).options(
+            num_cpus=0, max_restarts=0, max_concurrency=64, scheduling_strategy=here
+        ).remote(name, self._keys, spec)  # fmt: skip
+        members = [(self._peer.name, self._peer.endpoint), *((h.name, h.endpoint) for h in self._hosts.values())]
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                endpoint, pid = await actor.start.remote(members)
+        except TimeoutError:
+            ray.kill(actor)
+            raise HostStartFailed(name, f"no answer within {START_SECONDS:.0f} s; is the cluster full?") from None
+        except RayTaskError as error:
+            ray.kill(actor)
+            raise error.cause from None
+        except RayError as error:
+            raise HostStartFailed(name, str(error).strip().splitlines()[0]) from error
+        logger.info("%s runs as process %d", name, pid)
+        self._peer.connect(name, endpoint)
+        self._recorders[name] = _Recorder(
+            name, actor, endpoint, spec, asyncio.create_task(self._watch_recorder(name, actor))
+        )
+        self._tell_members()
+
+    async def _watch_recorder(self, name: str, actor: Any) -> None:
+        try:
+            await actor.watch.remote()
+            return
+        except RayError as error:
+            reason = str(error).strip().splitlines()[0]
+        dead = self._recorders.pop(name, None)
+        if self._closed or dead is None:
+            return
+        logger.warning("%s died and is started again: %s", name, reason)
+        self._peer.forget(name, reason)
+        self._tell_gone(name, reason)
+        while not self._closed:
+            try:
+                await self.start_recorder(name, dead.spec)
+                return
+            except (HostStartFailed, JournalError) as error:
+                logger.warning("%s does not start: %s; trying again", name, error)
+                await asyncio.sleep(RECORDER_RETRY_SECONDS)
+
+    async def end_recorder(self, name: str) -> None:
+        recorder = self._recorders.pop(name, None)
+        if recorder is None:
+            return
+        recorder.watcher.cancel()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await recorder.actor.close.remote()
+        except (TimeoutError, RayError):
+            logger.warning("%s did not close in time and is killed", name)
+        ray.kill(recorder.actor)
 
     async def _close_host(self, host: _Host) -> None:
         try:
@@ -191,6 +268,8 @@ class RayPool:
         await asyncio.gather(*(self._close_host(host) for host in self._hosts.values() if host.dedicated))
         for host in hosts:
             host.watcher.cancel()
+        for name in list(self._recorders):
+            await self.end_recorder(name)
         await asyncio.gather(*(host.watcher for host in hosts), return_exceptions=True)
         await self._peer.aclose()
         if self._owns_ray:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaz_actors.hooks.returns import ReturnType
     from jaz_actors.ids import InvokeId
     from jaz_actors.library import Library
+    from jaz_actors.record import Recorder
     from jaz_actors.refs import by_reference
     from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
     from jaz_actors.runtime import shutdown
@@ -55,6 +56,7 @@ _HOMES = {
     "PrintLogger": "hooks.loggers",
     "REPL": "frames.repl",
     "Raised": "results",
+    "Recorder": "record",
     "RecursionLimit": "hooks.limits",
     "ReturnType": "hooks.returns",
     "SGLang": "backends.sglang",
@@ -96,6 +98,7 @@ __all__ = [
     "Outcome",
     "PrintLogger",
     "Raised",
+    "Recorder",
     "RecursionLimit",
     "ReturnType",
     "SGLang",

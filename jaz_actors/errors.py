@@ -40,6 +40,7 @@
         ├── FrameStartFailed
         ├── FrameLost
         ├── ChannelClosed
+        ├── RecorderLost                what must be recorded cannot be
         └── RuntimeClosed
 
     FatalError (BaseException)          raised by tools and hooks to end every enclosing invocation
@@ -405,6 +406,16 @@ class ChannelClosed(InfrastructureError):
 
     def __str__(self) -> str:
         return f"the channel to {self.peer} is closed: {self.reason}"
+
+
+class RecorderLost(InfrastructureError):
+    def __init__(self, recorder: str, reason: str) -> None:
+        super().__init__(recorder, reason)
+        self.recorder = recorder
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.recorder} takes no more entries: {self.reason}"
 
 
 class RuntimeClosed(InfrastructureError):

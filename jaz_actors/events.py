@@ -9,6 +9,7 @@ REPLExecSend, REPLExecComplete, REPLExecExit; all turns lie between InvokeSend a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -93,6 +94,27 @@ class MessageAdd(msgspec.Struct, frozen=True):
     position: int
     messages: tuple[Message, ...]
     persistent: bool
+
+
+def edited(
+    buffer: Sequence[Message],
+    drops: Sequence[MessageDrop],
+    adds: Sequence[MessageAdd],
+    *,
+    persistent_only: bool = False,
+) -> tuple[Message, ...]:
+    """A buffer after the edits of one query, all of them or those that stay. Adds at one position keep their order."""
+    dropped = {drop.position for drop in drops if drop.persistent or not persistent_only}
+    added: dict[int, list[Message]] = {}
+    for add in adds:
+        if add.persistent or not persistent_only:
+            added.setdefault(add.position, []).extend(add.messages)
+    result: list[Message] = []
+    for position, message in enumerate(buffer):
+        result += added.get(position, ())
+        if position not in dropped:
+            result.append(message)
+    return (*result, *added.get(len(buffer), ()))
 
 
 class LLMQuerySend(Event, frozen=True, tag="llm_query_send"):

@@ -25,7 +25,7 @@ from jaz_actors.hooks.base import Hook, answer, facts_of
 from jaz_actors.ids import InvokeId
 from jaz_actors.inputs import InputPacker
 from jaz_actors.payload import PackedInput
-from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, LocalHook, SharedHook
+from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, LocalHook, RecorderHook, SharedHook
 from jaz_actors.threads import LoopThread
 from jaz_actors.transfer import dumps
 
@@ -75,6 +75,8 @@ class HookHome:
         to_spec = getattr(hook, "to_spec", None)
         if to_spec is not None:
             return BuiltinHook(_encode(to_spec(lambda name, value: self._packer.pack(name, value, owner))), propagates)
+        if hook.placement == "recorder":
+            return RecorderHook(getattr(hook, "recorders", ()), propagates)
         facts = facts_of(hook)
         if hook.placement in ("local", "shared"):
             if not self._trusted:

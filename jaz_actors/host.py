@@ -28,6 +28,7 @@ from jaz_actors.errors import (
     HookActivationError,
     HostDied,
     KeyRefused,
+    RecorderLost,
     ReferenceGone,
 )
 from jaz_actors.frames import posix
@@ -41,6 +42,8 @@ from jaz_actors.loop import AgentLoop, Lineage, Repl
 from jaz_actors.outcomes import AbortedRecord, CompletedRecord, FailedRecord, OutcomeRecord, RaisedRecord
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
 from jaz_actors.ports import Ports
+from jaz_actors.recorders.entries import ToolAnswer
+from jaz_actors.recording import Feed
 from jaz_actors.served_calls import (
     ServedCalls,
     Server,
@@ -88,6 +91,10 @@ class Invocation:
         self.hooks: OpenedHooks | None = None
         self._waits = 0
         self._asked: Counter[str] = Counter()
+
+    @property
+    def feeds(self) -> tuple[Feed, ...]:
+        return () if self.hooks is None else self.hooks.feeds
 
     def wait(self, waiting: bool) -> None:
         """Count one more, or one less, thing elsewhere that the invocation waits for."""
@@ -143,7 +150,8 @@ class Host:
         self._outcomes: Counter[str] = Counter()
         self._turns = self._prompt_tokens = self._completion_tokens = 0
         self._closing = False
-        self._hooks = HostedHooks(ports, self._ask_frame_hook, self._tell_frame_hook, self._calls)
+        self._feeds: dict[str, Feed] = {}
+        self._hooks = HostedHooks(ports, self._ask_frame_hook, self._tell_frame_hook, self._calls, self._feed)
         packer, release = host_packer(self.name)
         self._server = Server(
             loop=asyncio.get_running_loop(),
@@ -184,6 +192,12 @@ class Host:
                 raise ConfigurationError("config", f"expected a Config, got a {type(config).__name__}")
             self._configs[data] = config
         return config
+
+    def _feed(self, recorder: str) -> Feed:
+        feed = self._feeds.get(recorder)
+        if feed is None:
+            feed = self._feeds[recorder] = Feed(self._ports, recorder)
+        return feed
 
     def _zygote(self, options: FrameOptions) -> Zygote:
         key = pickle.dumps(options)
@@ -231,7 +245,17 @@ class Host:
             invocation.loop = loop
             # What the invocation's hooks in this host start is started for it.
             with acting_for(self._calls(self.name, str(invocation.spec.invoke_id))):
-                return await loop.run()
+                outcome = await loop.run()
+        return await self._recorded(invocation, outcome)
+
+    async def _recorded(self, invocation: Invocation, outcome: OutcomeRecord) -> OutcomeRecord:
+        """The outcome, once every event that led to it is safe."""
+        try:
+            for feed in invocation.feeds:
+                await feed.acknowledged()
+        except RecorderLost as error:
+            return FailedRecord(error_record(error, traceback_text=""))
+        return outcome
 
     def _count(self, invocation: Invocation) -> None:
         if invocation.loop is not None:
@@ -307,7 +331,7 @@ class Host:
 
     async def _answer(self, parent: Invocation, body: ChildCall | ReferenceCall) -> Payload | ErrorRecord:
         if isinstance(body, ReferenceCall):
-            return await self._reference(body, parent.spec.path)
+            return await self._used(parent, body)
         for entry in body.hooks:
             if isinstance(entry, HomeHook) and entry.home not in (f"{self.name}/{n}" for n in parent.frames):
                 raise HookActivationError(entry.facts.name, "it does not live in the frame that gives it")
@@ -346,6 +370,17 @@ class Host:
         )
         outcome = await self._place(child)
         return outcome.value if isinstance(outcome, CompletedRecord) else outcome.error
+
+    async def _used(self, parent: Invocation, call: ReferenceCall) -> Payload | ErrorRecord:
+        """The answer of an object elsewhere; recorded, so that a resumed run need not ask again."""
+        answer = await self._reference(call, parent.spec.path)
+        if parent.feeds:
+            value, error = (None, answer) if isinstance(answer, ErrorRecord) else (answer, None)
+            invoke_id = str(parent.spec.invoke_id)
+            record = ToolAnswer(invoke_id, call.number, call.operation.verb, call.operation.name, value, error)
+            for feed in parent.feeds:
+                await feed.answer(record)
+        return answer
 
     # -- children that hooks and tools ask for
 
@@ -509,6 +544,8 @@ class Host:
             await asyncio.wait(tasks)
         for zygote in self._zygotes.values():
             await zygote.aclose()
+        for feed in self._feeds.values():
+            await feed.aclose()
         for config in self._configs.values():
             if config.backend is not None:
                 await config.backend.aclose()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,8 @@ from jaz_actors.hooks.dispatch import Dispatcher, RemoteHook
 from jaz_actors.hooks.specs import hook_from_spec
 from jaz_actors.outcomes import FailedRecord
 from jaz_actors.ports import Ports
-from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, InvocationSpec, LocalHook, SharedHook
+from jaz_actors.recording import Feed
+from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, InvocationSpec, LocalHook, RecorderHook, SharedHook
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,12 @@ def lost_exit(spec: InvocationSpec, outcome: FailedRecord) -> InvokeExit:
     )
 
 
+def recorders_of(spec: InvocationSpec) -> list[str]:
+    """The recorders of an invocation: of each set the one that its whole tree goes to."""
+    root = zlib.crc32(spec.invoke_id.root.path.encode())
+    return [entry.recorders[root % len(entry.recorders)] for entry in spec.hooks if isinstance(entry, RecorderHook)]
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedHooks:
     """here: the hooks that run in this host. propagating: the entries that children inherit."""
@@ -52,17 +60,25 @@ class OpenedHooks:
     here: tuple[Hook, ...]
     propagating: tuple[HookEntry, ...]
     dispatcher: Dispatcher
+    feeds: tuple[Feed, ...]
 
 
 class HostedHooks:
     """Belongs to its host's event loop.
 
+    feed:    the way to a recorder.
     caller:  what `invoke` means in handlers of shared hooks, by the host and the id of the invocation they answer.
     """
 
     def __init__(
-        self, ports: Ports, ask_frame: AskFrame, tell_frame: TellFrame, caller: Callable[[str, str], Caller]
+        self,
+        ports: Ports,
+        ask_frame: AskFrame,
+        tell_frame: TellFrame,
+        caller: Callable[[str, str], Caller],
+        feed: Callable[[str], Feed],
     ) -> None:
+        self._feed = feed
         self._ports = ports
         self._caller = caller
         self._ask_frame = ask_frame
@@ -74,12 +90,14 @@ class HostedHooks:
     def open(self, spec: InvocationSpec) -> OpenedHooks:
         """The hooks of an invocation; pair with `close`. Raises HookActivationError, ConfigurationError."""
         entries = [self._placed(entry) for entry in spec.hooks]
-        hooks = [self._hook(entry) for entry in entries]
+        hooks = [self._hook(entry) for entry in entries if not isinstance(entry, RecorderHook)]
+        feeds = [self._feed(name) for name in recorders_of(spec)]
         return OpenedHooks(
             tuple(hook.facts.name if isinstance(hook, RemoteHook) else type(hook).__name__ for hook in hooks),
             tuple(hook for hook in hooks if isinstance(hook, Hook)),
             tuple(entry for entry in entries if entry.propagates),
-            Dispatcher(hooks, call=self.call, observe=self.observe),
+            Dispatcher(hooks, call=self.call, observe=self.observe, record=[feed.event for feed in feeds]),
+            tuple(feeds),
         )
 
     def close(self, spec: InvocationSpec) -> None:
@@ -105,8 +123,8 @@ class HostedHooks:
                 return hook
             case HomeHook():
                 return RemoteHook(entry.home, entry.number, entry.facts, entry.observer)
-            case SharedHook():
-                raise AssertionError("placed before")
+            case SharedHook() | RecorderHook():
+                raise AssertionError("dealt with before")
 
     async def call(self, hook: RemoteHook, event: Event) -> list[Effect]:
         if hook.home == self._ports.name:
@@ -130,6 +148,8 @@ class HostedHooks:
     async def lost(self, spec: InvocationSpec, outcome: FailedRecord) -> None:
         """Tell the hooks that live elsewhere of the end of an invocation whose own host cannot any more."""
         event = lost_exit(spec, outcome)
+        for name in recorders_of(spec):
+            await self._feed(name).event(event)
         for entry in spec.hooks:
             if isinstance(entry, HomeHook) and str(event.__struct_config__.tag) in entry.facts.handles:
                 hook = RemoteHook(entry.home, entry.number, entry.facts, entry.observer)

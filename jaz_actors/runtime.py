@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import importlib
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from jaz_actors.host import Host, outcome_decoder
 from jaz_actors.ids import PathCounter, new_run_id
 from jaz_actors.outcomes import AbortedRecord, FailedRecord, OutcomeRecord
 from jaz_actors.ports import LocalPorts, Ports
+from jaz_actors.recorders.collector import Collector
+from jaz_actors.recording import RecorderService, RecorderSpec
 from jaz_actors.spec import HostStatistics, InvocationSpec, InvocationStatus
 from jaz_actors.threads import LoopThread
 from jaz_actors.transfer import error_record
@@ -92,6 +95,14 @@ class Pool(Protocol):
         """Why a host died; None when it lives."""
         ...
 
+    async def start_recorder(self, name: str, spec: RecorderSpec) -> None:
+        """Start a recorder that hosts reach by name, and start it again whenever it dies. Raises JournalError."""
+        ...
+
+    async def end_recorder(self, name: str) -> None:
+        """Close a recorder's journal."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -106,8 +117,10 @@ class InlinePool:
     def __init__(self, parties: dict[str, LocalPorts], options: RuntimeOptions) -> None:
         self._options = options
         self._ports = LocalPorts("host-0", parties)
+        self._parties = parties
         self._host: Host | None = None
         self._configs = 0
+        self._recorders: dict[str, tuple[LocalPorts, Collector]] = {}
 
     async def start(self) -> None:
         self._host = Host(self._ports, max_running=self._options.max_running or default_max_running())
@@ -132,9 +145,29 @@ class InlinePool:
     def why_closed(self, host: str) -> str | None:
         return None
 
+    async def start_recorder(self, name: str, spec: RecorderSpec) -> None:
+        collector = Collector(spec.folder, run_id=spec.run_id, fsync=spec.fsync, interval=spec.interval)
+        try:
+            await collector.open()
+        except BaseException:
+            await collector.aclose()
+            raise
+        ports = LocalPorts(name, self._parties)
+        RecorderService(ports, collector)
+        self._recorders[name] = (ports, collector)
+
+    async def end_recorder(self, name: str) -> None:
+        entry = self._recorders.pop(name, None)
+        if entry is not None:
+            ports, collector = entry
+            ports.close()
+            await collector.aclose()
+
     async def aclose(self) -> None:
         if self._host is not None:
             await self._host.aclose()
+        for name in list(self._recorders):
+            await self.end_recorder(name)
         self._ports.close()
 
 
@@ -149,6 +182,7 @@ class Run:
         self._keys: dict[tuple[int, int, int], tuple[Config, bytes]] = {}
         self._where: dict[str, str] = {}
         self._live: set[asyncio.Task[OutcomeRecord]] = set()
+        self._recorder_numbers = itertools.count()
         self._closed = False
         owns_ray = False
         if options.runtime == "ray":
@@ -180,6 +214,19 @@ class Run:
             home.close()
             raise
         return ports, pool, home
+
+    def start_recorder(self, spec: RecorderSpec) -> str:
+        """Start a recorder and give its name. Blocks; from any thread but the runtime's own. Raises JournalError."""
+        name = f"recorder-{next(self._recorder_numbers)}"
+        self.thread.submit(self.pool.start_recorder(name, spec)).result()
+        return name
+
+    def end_recorders(self, names: Sequence[str]) -> None:
+        async def end() -> None:
+            await asyncio.gather(*(self.pool.end_recorder(name) for name in names))
+
+        if not self._closed:
+            self.thread.submit(end()).result()
 
     def next_path(self, key: str | None) -> str:
         with self._paths_lock:

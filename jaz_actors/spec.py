@@ -60,9 +60,16 @@ class HomeHook(msgspec.Struct, frozen=True, array_like=True, tag="home"):
     observer: bool = False
 
 
+class RecorderHook(msgspec.Struct, frozen=True, array_like=True, tag="recorder"):
+    """Every event is recorded: by one of these recorders, the same for a whole tree."""
+
+    recorders: tuple[str, ...]
+    propagates: bool
+
+
 # What a frame may give to a child: nothing that a host would unpickle.
 FrameHook = BuiltinHook | HomeHook
-HookEntry = BuiltinHook | LocalHook | SharedHook | HomeHook
+HookEntry = BuiltinHook | LocalHook | SharedHook | HomeHook | RecorderHook
 
 
 class InvocationSpec(msgspec.Struct, frozen=True, array_like=True):

@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "FrameStartFailed": ("why",),
     "FrameLost": ("why",),
     "ChannelClosed": ("peer", "why"),
+    "RecorderLost": ("recorder", "why"),
     "RuntimeClosed": ("why",),
 }
 

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "backends": {"records", "backends"},
     "recorders": {"records", "recorders"},
     "core": {"records", "core"},
-    "hosts": {"records", "core", "hosts"},
+    "hosts": {"records", "recorders", "core", "hosts"},
     "cluster": {"records", "backends", "recorders", "core", "hosts", "cluster"},
     "outside": {"records", "backends", "recorders", "core", "hosts", "cluster", "outside"},
 }

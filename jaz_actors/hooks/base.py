@@ -20,7 +20,7 @@ from jaz_actors.hooks.values import NewBindings, encode_foreign, pack_copy
 from jaz_actors.payload import PackedInput
 from jaz_actors.spec import HookFacts
 
-Placement = Literal["home", "local", "shared", "observer"]
+Placement = Literal["home", "local", "shared", "observer", "recorder"]
 Answer = Effect | NewBindings | Iterable[Effect | NewBindings] | None
 Answered = Answer | Awaitable[Answer]
 
@@ -42,7 +42,7 @@ class Hook:
     placement: `home` (default): handlers run where the hook was activated, with its live state; each event that it
         overrides costs a round trip. `local`: in the invocation's host, a copy an invocation, for nothing. `shared`:
         one copy a tree, in the host of its root; a round trip from other hosts. `observer`: at home, but no one waits
-        for it and its answers count for nothing.
+        for it and its answers count for nothing. (`recorder` is for the package's own `Recorder`.)
     on_error: what a handler that raises does to the invocation: `fail` it, or `ignore` (logged).
 
     Handlers of one instance never run in parallel; async ones take turns where they await.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaz_actors.effects import BlackboardWrite, Effect
 from jaz_actors.errors import HookError, HookFailed, InfrastructureError
@@ -31,6 +32,7 @@ OWN_KEYS = "jaz."
 _warned: set[str] = set()
 
 Call = Callable[[RemoteHook, Event], Awaitable[list[Effect]]]
+Write = Callable[[Any], Awaitable[None]]
 Observe = Callable[[Sequence[RemoteHook], Event], None]
 
 
@@ -39,11 +41,15 @@ class Dispatcher:
 
     call:     a round trip to a hook at home. Raises HookError for a failed hook, InfrastructureError for a lost way.
     observe:  sends an event to observers at home and waits for nothing.
+    record:   writes every event, before any hook is asked. Raises InfrastructureError when it cannot.
 
     `blackboard` is what the hooks seed it with. Raises HookActivationError for hooks that do not go together.
     """
 
-    def __init__(self, hooks: Sequence[Hook | RemoteHook], *, call: Call, observe: Observe) -> None:
+    def __init__(
+        self, hooks: Sequence[Hook | RemoteHook], *, call: Call, observe: Observe, record: Sequence[Write] = ()
+    ) -> None:
+        self._record = record
         self._call = call
         self._observe = observe
         facts = [hook.facts if isinstance(hook, RemoteHook) else facts_of(hook) for hook in hooks]
@@ -62,11 +68,13 @@ class Dispatcher:
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anyone handles this event; if not, it need not even be made."""
-        return kind in self._asked or kind in self._observers
+        return bool(self._record) or kind in self._asked or kind in self._observers
 
     async def emit(self, event: Event) -> list[Effect]:
         """All effects, checked against the stage. Raises HookFailed, InvalidEffect."""
         kind = type(event)
+        for write in self._record:
+            await write(event)
         observers = self._observers.get(kind)
         if observers:
             self._observe(observers, event)

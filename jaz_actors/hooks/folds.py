@@ -29,7 +29,7 @@ from jaz_actors.effects import (
     SupplyLLMResponse,
 )
 from jaz_actors.errors import CodeOffsetError, DropTargetMissing, EffectConflict, MessageIndexError
-from jaz_actors.events import MessageAdd, MessageDrop
+from jaz_actors.events import MessageAdd, MessageDrop, edited
 from jaz_actors.messages import Completion, Message
 from jaz_actors.outcomes import Continue, ExecResult, Raise, Return
 from jaz_actors.payload import ErrorRecord, PackedInput
@@ -217,24 +217,14 @@ def resolve_message_edits(
         )
         adds.append(MessageAdd(place.position, messages, add.persistent))
         next_number += len(messages)
+    drops = tuple(MessageDrop(p, buffer[p], dropped[p]) for p in sorted(dropped))
     return ResolvedEdits(
-        _applied(buffer, set(dropped), adds),
-        _applied(buffer, {p for p in dropped if dropped[p]}, [add for add in adds if add.persistent]),
-        tuple(MessageDrop(p, buffer[p], dropped[p]) for p in sorted(dropped)),
+        edited(buffer, drops, adds),
+        edited(buffer, drops, adds, persistent_only=True),
+        drops,
         tuple(adds),
         next_number,
     )
-
-
-def _applied(buffer: tuple[Message, ...], dropped: set[int], adds: Sequence[MessageAdd]) -> tuple[Message, ...]:
-    result: list[Message] = []
-    for position in range(len(buffer) + 1):
-        for add in adds:
-            if add.position == position:
-                result += add.messages
-        if position < len(buffer) and position not in dropped:
-            result.append(buffer[position])
-    return tuple(result)
 
 
 def _position(index: int, length: int, last: int) -> int:
