@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jaz_actors.library import Library
     from jaz_actors.record import Recorder
     from jaz_actors.refs import by_reference
+    from jaz_actors.replay import TrajectoryReplay, resume
     from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
     from jaz_actors.runtime import shutdown
     from jaz_actors.tools import software_tools
@@ -62,6 +63,7 @@ _HOMES = {
     "SGLang": "backends.sglang",
     "Scripted": "backends.scripted",
     "TimeLimit": "hooks.limits",
+    "TrajectoryReplay": "replay",
     "ainvoke": "frontdoor",
     "amap": "frontdoor",
     "by_reference": "refs",
@@ -71,6 +73,7 @@ _HOMES = {
     "get_config": "config",
     "hooks": "",
     "invoke": "frontdoor",
+    "resume": "replay",
     "scope": "capture",
     "shutdown": "runtime",
     "software_tools": "tools",
@@ -104,6 +107,7 @@ __all__ = [
     "SGLang",
     "Scripted",
     "TimeLimit",
+    "TrajectoryReplay",
     "ainvoke",
     "amap",
     "by_reference",
@@ -113,6 +117,7 @@ __all__ = [
     "get_config",
     "hooks",
     "invoke",
+    "resume",
     "scope",
     "shutdown",
     "software_tools",

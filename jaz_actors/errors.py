@@ -22,6 +22,7 @@
     │   └── BudgetExceeded              a budget shared by many invocations is used up
     ├── UsageUnknown                    a budget, and a model that does not say what it uses
     ├── ReturnTypeError (TypeError)     a returned value of the wrong type
+    ├── ReplayDiverged                  a replayed agent is shown something else than when it was recorded
     ├── InvocationCancelled             the invocation, or an ancestor, was cancelled
     ├── JournalError                    a run's record that cannot be written, or is damaged
     ├── BackendError                    the model server's answer
@@ -271,6 +272,22 @@ class ReturnTypeError(JazError, TypeError):
 
     def __str__(self) -> str:
         return f"the returned value is not of type {self.expected}: {self.reason}"
+
+
+class ReplayDiverged(JazError):
+    """`index` is the message of the query, of turn `iteration`, that is the first to differ."""
+
+    def __init__(self, path: str, iteration: int, index: int, expected: str, got: str) -> None:
+        super().__init__(path, iteration, index, expected, got)
+        self.path = path
+        self.iteration = iteration
+        self.index = index
+        self.expected = expected
+        self.got = got
+
+    def __str__(self) -> str:
+        where = f"{self.path}, turn {self.iteration}, message {self.index}"
+        return f"the replay diverged at {where}: expected {self.expected!r}, got {self.got!r}"
 
 
 class InvocationCancelled(JazError):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from jaz_actors import refs
 from jaz_actors.errors import FatalError, ReferenceGone
 from jaz_actors.frames.entry import Caller, acting_for
+from jaz_actors.frames.wire import ReferenceCall
 from jaz_actors.hook_home import HookHome, event_decoder
 from jaz_actors.host import buffer_decoder, reference_decoder
 from jaz_actors.hosted_hooks import lost_exit
@@ -24,7 +25,8 @@ from jaz_actors.inputs import InputPacker
 from jaz_actors.outcomes import FailedRecord
 from jaz_actors.payload import ErrorRecord, Payload
 from jaz_actors.ports import Ports
-from jaz_actors.refs import Operation, ReferenceTable, perform
+from jaz_actors.recorders.entries import ToolAnswer
+from jaz_actors.refs import Operation, ReferenceTable, lends, perform
 from jaz_actors.served_calls import ServedCalls, Server, encode_answer
 from jaz_actors.shared import SharedBuffers
 from jaz_actors.spec import ChildRequest, HomeHook, InvocationSpec
@@ -37,7 +39,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Home:
-    """One driver's hooks and objects. Made on the runtime's loop."""
+    """One driver's hooks and objects. Made on the runtime's loop.
+
+    recorded:  set by a replay: what an object answered to a call (path, number, verb, name), None when it is not known.
+    """
 
     def __init__(self, ports: Ports) -> None:
         self.name = ports.name
@@ -46,6 +51,7 @@ class Home:
         self.buffers = SharedBuffers()
         self.packer = InputPacker(self.table, self.buffers)
         self.hooks = HookHome(ports.name, self.packer, owner=lambda invoke_id: invoke_id.root.path, trusted=True)
+        self.recorded: Callable[[str, int, str, str], ToolAnswer | None] | None = None
         self._loops: dict[str, asyncio.AbstractEventLoop] = {}
         self._places = asyncio.Semaphore(REFERENCE_THREADS)
         runtime = threading.get_ident()
@@ -106,6 +112,8 @@ class Home:
 
     async def _on_reference(self, caller: str, parts: list[bytes]) -> Sequence[bytes]:
         call = reference_decoder.decode(parts[0])
+        if (known := self._recorded_answer(call, parts[1].decode())) is not None:
+            return [encode_answer(known)]
         calls = self._calls(caller, parts[1].decode(), f"tool{call.number}")
         answered: Payload | ErrorRecord
         try:
@@ -115,6 +123,15 @@ class Home:
         except BaseException as error:
             answered = error_record(error)
         return [encode_answer(answered)]
+
+    def _recorded_answer(self, call: ReferenceCall, path: str) -> Payload | ErrorRecord | None:
+        """What a replay says that the object answered. An answer that lends an object is void in another process."""
+        if self.recorded is None:
+            return None
+        answer = self.recorded(path, call.number, call.operation.verb, call.operation.name)
+        if answer is None or (answer.value is not None and lends(answer.value)):
+            return None
+        return answer.value or answer.error
 
     async def _operate(self, description: str, operation: Operation, args: Payload, calls: Caller) -> Payload:
         target = self.table.get(operation.number, description)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from jaz_actors.errors import ReferenceGone
-from jaz_actors.payload import ReferenceRecord
+from jaz_actors.payload import Payload, ReferenceRecord
 from jaz_actors.transfer import qualified_name
 
 CHUNK = 64
@@ -82,6 +82,11 @@ def rebuild(record: ReferenceRecord) -> Any:
     if _transport is not None and _transport.home == record.home:
         return _transport.table.get(record.number, record.type_name)
     return Reference(record)
+
+
+def lends(payload: Payload) -> bool:
+    """Whether a packed value holds proxies, which are good only while their homes live."""
+    return __name__.encode() in payload.pickled and rebuild.__name__.encode() in payload.pickled
 
 
 class Reference:

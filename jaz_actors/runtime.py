@@ -10,7 +10,8 @@ import atexit
 import importlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -174,9 +175,9 @@ class InlinePool:
 class Run:
     """A driver's session. Any thread may start invocations; everything else happens on its loop thread."""
 
-    def __init__(self, options: RuntimeOptions) -> None:
+    def __init__(self, options: RuntimeOptions, run_id: str | None = None) -> None:
         self.options = options
-        self.id = new_run_id()
+        self.id = run_id or new_run_id()
         self._paths = PathCounter()
         self._paths_lock = threading.Lock()  # ordinals are taken in program order
         self._keys: dict[tuple[int, int, int], tuple[Config, bytes]] = {}
@@ -348,6 +349,17 @@ def current_run() -> Run:
         if _run is None:
             _run = Run(_options)
         return _run
+
+
+@contextmanager
+def resumed(run_id: str) -> Iterator[None]:
+    """The run that the block opens continues another. Raises ConfigurationError when one is open already."""
+    global _run
+    with _lock:
+        if _run is not None:
+            raise ConfigurationError("resume", "the runtime is open already, as another run; call shutdown() first")
+        _run = Run(_options, run_id)
+    yield
 
 
 def open_run() -> Run | None:

@@ -32,6 +32,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "BudgetExceeded": ("calls", 10, 10, (("0.1", 6), ("0.2", 4))),
     "UsageUnknown": ("US dollars", "model"),
     "ReturnTypeError": ("int", "why"),
+    "ReplayDiverged": ("0.1", 2, 3, "then", "now"),
     "InvocationCancelled": ("run:0", "why"),
     "JournalError": ("path", "why"),
     "BackendError": ("backend", "message", 418),
