@@ -76,7 +76,7 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message. Without `text` it is the response of its own turn."""
+    """A message. Without `text` it is the response of its own turn, or what that turn's execution put out."""
 
     number: int
     role: str
@@ -298,11 +298,13 @@ class InvocationFold:
                 self._shown.messages.append(self._said(message))
 
     def _said(self, message: Message) -> Said:
-        text: Text | None = Text(message.content)
-        if message.kind == "assistant" and message.iteration is not None:
-            turn = next((turn for turn in reversed(self._shown.turns) if turn.iteration == message.iteration), None)
-            if turn is not None and turn.response is not None and turn.response.value == message.content:
-                text = None
+        turn = next((turn for turn in reversed(self._shown.turns) if turn.iteration == message.iteration), None)
+        source = None
+        if turn is not None and message.kind == "assistant":
+            source = None if turn.response is None else turn.response.value
+        elif turn is not None and message.kind == "observation":
+            source = None if turn.result is None else _observed(turn.result)
+        text = None if source == message.content else Text(message.content)
         return Said(message.number, message.role, message.kind, message.iteration, message.pinned, text)
 
     def _query_enter(self, event: events.LLMQueryEnter) -> None:
@@ -453,6 +455,14 @@ def _result(result: ExecResult) -> Result:
             return Result("return", value=_value(result.value), rejections=[item.reason for item in result.rejections])
         case Raise():
             return Result("raise", error=_error(result.error))
+
+
+def _observed(result: Result) -> str | None:
+    """What the agent is usually told of it."""
+    if result.output is None:
+        return None
+    error = "" if result.error_text is None else result.error_text.value
+    return Continue(result.output.value, error).text.rstrip("\n")
 
 
 def _shown_form(result: Result) -> bytes:

@@ -176,7 +176,14 @@ const Model = (() => {
     if (!message) return "";
     if (message.text !== undefined) return model.texts[message.text];
     const turn = invocation.turns.find((one) => one.iteration === message.iteration);
+    if (message.kind === "observation") return observed(model, turn?.result);
     return turn?.response === undefined ? "" : model.texts[turn.response];
+  }
+
+  function observed(model, result) {
+    const output = model.texts[result?.output] ?? "";
+    const error = model.texts[result?.error_text] ?? "";
+    return (output + (output && error && !output.endsWith("\n") ? "\n" : "") + error).replace(/\n+$/, "");
   }
 
   function codeOf(model, turn) {
