@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "FrameStartFailed": ("why",),
     "FrameLost": ("why",),
     "ChannelClosed": ("peer", "why"),
+    "ExportFailed": ("http://server", "why", 503),
     "RuntimeClosed": ("why",),
 }
 

@@ -13,10 +13,10 @@ import msgspec
 
 from jaz_actors import events
 from jaz_actors.events import Event
-from jaz_actors.ids import InvokeId
 from jaz_actors.messages import Completion, Message, SampledTokens, Usage
 from jaz_actors.outcomes import CompletedRecord, Continue, ExecResult, Raise, Return
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload
+from jaz_actors.recorders.paths import path_order
 
 Status = Literal["completed", "raised", "aborted", "failed", "unfinished"]
 LOGPROB_DIGITS = 4
@@ -209,13 +209,6 @@ def page_data(stream: Iterable[Event]) -> Page:
         fold.add(event)
     began = min((fold.began for fold in folds.values()), default=0.0)
     return Page(began, [folds[name].at(began) for name in sorted(folds, key=path_order)])
-
-
-def path_order(invoke_id: str) -> tuple[str, list[tuple[int, int, str]]]:
-    """Sorts ordinals as numbers, before keys."""
-    name = InvokeId.parse(invoke_id)
-    parts = name.path.split(".")
-    return name.run, [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
 class InvocationFold:

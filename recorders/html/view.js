@@ -3,7 +3,7 @@
 (() => {
   const ROW = 24;
   const LONG = 20000;  // characters of one text that are shown at first
-  const MANY = 200;    // children that are shown at first
+  const MANY = 50;     // children that are shown at first
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const model = Model.build(read("data"), read("texts"));
   const text = (number) => (number === undefined ? "" : model.texts[number]);
@@ -183,14 +183,14 @@
     return parts;
   }
 
-  function link(id) {
-    return make("a", { href: `#${id}` }, id);
+  function link(id, shown = id) {
+    return make("a", { href: `#${id}`, title: id }, shown);
   }
 
   function children(invocation) {
     const box = make("p", { class: "children" }, `invoked ${Model.count(invocation.children.length)}: `);
     const show = (some) => some.forEach((child) => box.append(
-      make("span", { class: `dot ${child.outcome.status}` }), link(child.id), " "));
+      make("span", { class: `dot ${child.outcome.status}` }), link(child.id, child.id.slice(child.id.lastIndexOf(".") + 1)), " "));
     show(invocation.children.slice(0, MANY));
     const rest = invocation.children.slice(MANY);
     if (rest.length) {
