@@ -172,10 +172,23 @@ const Model = (() => {
     });
   }
 
+  // The messages of a turn in groups: what the turn before was shown too, and nobody touched, is one group.
+  function grouped(entries) {
+    const groups = [];
+    for (const entry of entries) {
+      const old = entry.state === "kept" && !entry.fresh;
+      const last = groups.at(-1);
+      if (last && last.old === old) last.entries.push(entry);
+      else groups.push({ old, entries: [entry] });
+    }
+    return groups;
+  }
+
   function textOf(model, invocation, message) {
     if (!message) return "";
     if (message.text !== undefined) return model.texts[message.text];
-    const turn = invocation.turns.find((one) => one.iteration === message.iteration);
+    invocation.byIteration ??= new Map(invocation.turns.map((one) => [one.iteration, one]));
+    const turn = invocation.byIteration.get(message.iteration);
     if (message.kind === "observation") return observed(model, turn?.result);
     return turn?.response === undefined ? "" : model.texts[turn.response];
   }
@@ -290,7 +303,7 @@ const Model = (() => {
   const plural = (number, one) => `${count(number)} ${one}${number === 1 ? "" : "s"}`;
 
   return {
-    OUTCOMES, build, totals, rows, shown, codeOf, highlight, bars, zoomed, tokens, surprise, endOf, duration, dollars,
+    OUTCOMES, build, totals, rows, shown, grouped, codeOf, highlight, bars, zoomed, tokens, surprise, endOf, duration, dollars,
     count, plural,
   };
 })();

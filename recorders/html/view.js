@@ -269,7 +269,12 @@
       const added = entries.filter((entry) => entry.state === "added").length;
       parts.push(make("h4", {}, `Messages: ${count} shown`, hidden ? `, ${hidden} hidden by hooks` : "",
         added ? `, ${added} added by hooks` : ""));
-      parts.push(...entries.map(message));
+      for (const group of Model.grouped(entries)) {
+        const { length } = group.entries;
+        if (group.old && length > 3)
+          parts.push(lazy({ class: "old" }, [`${Model.count(length)} messages as in the turn before`], () => group.entries.map(message), false));
+        else parts.push(...group.entries.map(message));
+      }
     }
     for (const retry of turn.retries ?? [])
       parts.push(make("div", { class: "retry" }, `attempt ${retry.attempt} failed, the next after ${retry.wait.toPrecision(3)} s`, error(retry.error)));

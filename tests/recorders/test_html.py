@@ -528,16 +528,58 @@ def test_the_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     browser.value("document.querySelector('[data-status=aborted]').click()")
     browser.value("s = document.getElementById('search'); s.value = 'alert'; s.dispatchEvent(new Event('input'))")
     browser.wait(f"{ROWS} === 2")
-    before = browser.value("getComputedStyle(document.body).backgroundColor")
-    browser.value("document.getElementById('theme').click()")
-    assert browser.value("getComputedStyle(document.body).backgroundColor") != before
+    browser.value("location.hash = '#%E0%A4%A'")
+    assert browser.complaints == []
+
+
+def test_zoom_folds_and_colours_in_a_browser(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    streams = [invocation(path) for path in ("0", "0.0", "0.0.0", "1")]
+    file.write_text(page(event for stream in streams for event in stream))
+    browser.open(file)
     width = "document.querySelector('#sheet .bar.query').getBoundingClientRect().width"
     narrow = browser.value(width)
-    browser.value("document.getElementById('zoom-in').click()")
-    browser.value("document.getElementById('zoom-in').click()")
-    browser.value("document.getElementById('zoom-all').click()")
-    assert browser.value(width) == narrow
-    browser.value("location.hash = '#%E0%A4%A'")
+    browser.value("document.getElementById('zoom-in').click(); document.getElementById('zoom-out').click()")
+    assert browser.value(width) == pytest.approx(narrow)
+    browser.value("location.hash = '#" + RUN + ":0.0'")
+    browser.wait(f"{SELECTED} === '0.0'")
+    for _ in range(2):
+        browser.press("+")
+    assert browser.value("document.querySelector('#sheet .bar').getBoundingClientRect().width") > 1.5 * narrow
+    browser.press("0")
+    assert browser.value(width) == pytest.approx(narrow)
+    browser.press("ArrowLeft")
+    assert browser.value(ROWS) == 3
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert (browser.value(ROWS), browser.value(SELECTED)) == (4, "0.0.0")
+    back = "getComputedStyle(document.body).backgroundColor"
+    seen = []
+    for scheme in ("light", "dark"):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        seen.append(browser.value(back))
+        browser.value("document.getElementById('theme').click()")
+        seen.append(browser.value(back))
+        browser.value("delete document.documentElement.dataset.theme")
+    assert seen == [seen[0], seen[1], seen[1], seen[0]]
+    assert seen[0] != seen[1]
+    assert browser.complaints == []
+
+
+def test_an_invocation_of_a_thousand_turns_opens_at_once_in_a_browser(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page(invocation("0", turns=1000, tokens=True)))
+    browser.open(file)
+    assert browser.value("document.querySelectorAll('.turn').length") == 1000
+    assert browser.value("document.querySelectorAll('#detail *').length") < 10_000
+    took = browser.value(
+        "(() => { const t = performance.now(); document.querySelectorAll('.turn')[900].open = true;"
+        "document.body.offsetHeight; return performance.now() - t; })()"
+    )
+    browser.wait("document.querySelectorAll('.turn')[900].querySelectorAll('.old').length === 1")
+    assert took < 1000
+    browser.value("document.querySelectorAll('.turn')[900].querySelector('.old').open = true")
+    browser.wait("document.querySelectorAll('.turn')[900].querySelectorAll('.message').length === 1802")
     assert browser.complaints == []
 
 
