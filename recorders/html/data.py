@@ -328,7 +328,8 @@ class InvocationFold:
 
     def _answered(self, turn: Turn, completion: Completion) -> None:
         turn.response, turn.finish_reason = Text(completion.content), completion.finish_reason
-        turn.usage = completion.usage
+        if turn.usage is None or completion.usage != Usage():  # a hook's own completion says no usage
+            turn.usage = completion.usage
         if completion.tokens is not None and turn.tokens is None:
             turn.tokens = self._tokens(completion.tokens)
 

@@ -252,8 +252,8 @@
     const how = bad ? bad.status : turn.result?.kind ?? "unfinished";
     const marks = [make("b", {}, `turn ${turn.iteration}`), " ",
       make("span", { class: `badge ${bad ? "failed" : how}` }, how), " ",
-      turn.usage ? `${turn.usage.completion_tokens ?? "?"} tokens out, ${Model.dollars(turn.usage.cost_usd)}` : ""];
-    if (turn.retries?.length) marks.push(" ", make("span", { class: "badge aborted" }, Model.plural(turn.retries.length, "retry").replace("retrys", "retries")));
+      turn.usage ? `${turn.usage.completion_tokens == null ? "? tokens" : Model.plural(turn.usage.completion_tokens, "token")} out, ${Model.dollars(turn.usage.cost_usd)}` : ""];
+    if (turn.retries?.length) marks.push(" ", make("span", { class: "badge aborted" }, Model.plural(turn.retries.length, "failed attempt")));
     return lazy({ class: "turn" }, marks, () => turnContent(invocation, turn, index), open);
   }
 

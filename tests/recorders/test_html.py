@@ -221,6 +221,7 @@ async def test_what_hooks_did_to_messages_can_be_rebuilt_from_the_data() -> None
     assert rebuilt(item) == expected
     parts = Parts(page(watch.seen))
     assert parts.texts[item["turns"][2]["original"]] == "print(3)"
+    assert item["turns"][2]["usage"]["completion_tokens"] == 1  # what the replaced answer took
     assert parts.texts[item["turns"][1]["code_sent"]] == "x = 1\nprint(2)"
     errors = [turn["result"].get("error_text") for turn in item["turns"]]
     assert "ZeroDivisionError" in parts.texts[errors[4]]
