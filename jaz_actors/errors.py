@@ -42,6 +42,7 @@
         ├── FrameLost
         ├── ChannelClosed
         ├── RecorderLost                what must be recorded cannot be
+        ├── ExportFailed                a server did not take what was recorded
         └── RuntimeClosed
 
     FatalError (BaseException)          raised by tools and hooks to end every enclosing invocation
@@ -433,6 +434,20 @@ class RecorderLost(InfrastructureError):
 
     def __str__(self) -> str:
         return f"{self.recorder} takes no more entries: {self.reason}"
+
+
+class ExportFailed(InfrastructureError):
+    """What was recorded did not reach a server; `status` is that of its answer, None when there was none."""
+
+    def __init__(self, endpoint: str, reason: str, status: int | None) -> None:
+        super().__init__(endpoint, reason, status)
+        self.endpoint = endpoint
+        self.reason = reason
+        self.status = status
+
+    def __str__(self) -> str:
+        status = "" if self.status is None else f" ({self.status})"
+        return f"{self.endpoint} did not take the export{status}: {self.reason}"
 
 
 class RuntimeClosed(InfrastructureError):

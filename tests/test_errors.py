@@ -52,6 +52,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "FrameLost": ("why",),
     "ChannelClosed": ("peer", "why"),
     "RecorderLost": ("recorder", "why"),
+    "ExportFailed": ("http://server", "why", 503),
     "RuntimeClosed": ("why",),
 }
 

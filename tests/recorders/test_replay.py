@@ -1,4 +1,4 @@
-"""A recorded run drives its program again: exactly, whatever the scheduling; where the record breaks off, it goes on."""
+"""A recorded run drives its program again, whatever the scheduling; where the record breaks off, it goes on live."""
 
 from __future__ import annotations
 
