@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from importlib.resources import files
 from pathlib import Path
 
 from jaz_actors.events import Event
@@ -69,12 +70,12 @@ class Workflow:
         texts = {
             "__init__.py": f'"""A workflow of recorded agents: `python -m` this package runs it.{warning}"""\n',
             "__main__.py": _MAIN,
-            "_frame.py": Path(__file__).with_name("program_frame.py").read_text(encoding="utf-8"),
+            "_frame.py": files("jaz_actors.recorders").joinpath("program_frame.py").read_text(encoding="utf-8"),
             "recorded.py": f'"""Values of the recording.{warning}"""\n\n{recorded}',
             "workflow.py": _workflow_module(self._root, invocations),
         }
-        files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-        return {**files, **store.files}
+        encoded = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+        return {**encoded, **store.files}
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write the package into `folder`, whose name is then the package's; each file appears whole."""

@@ -111,21 +111,7 @@ class Workflow:
 
     def child(self, path: str, given: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
         """Run one on a thread of its own: it may block, and have an event loop, as it had its own process."""
-        done: list[Any] = []
-        failed: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                done.append(self._call(path, given, scope))
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=work, name=f"invocation {path}", daemon=True)
-        thread.start()
-        thread.join()
-        if failed:
-            raise failed[0]
-        return done[0]
+        return _on_thread(lambda: self._call(path, given, scope), f"invocation {path}")
 
     def _call(self, path: str, given: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
         recorded = self._recorded.get(path)
@@ -197,24 +183,15 @@ class Frame:
 
     def run(self, turn: Callable[[], Any], *, limit: float | None = None) -> Any:
         """Run a turn in the namespace, and give what it returns. `limit` in seconds stops it where it is then."""
-        if limit is None:
-            return self._run(turn)
-        ident = ctypes.c_ulong(threading.get_ident())
-        stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
-        timer = threading.Timer(limit, stop, (ident, ctypes.py_object(TurnStopped)))
-        timer.start()
-        try:
-            return self._run(turn)
-        finally:
-            timer.cancel()
-
-    def _run(self, turn: Callable[[], Any]) -> Any:
         function = FunctionType(turn.__code__, self._namespace)
         if not turn.__code__.co_flags & inspect.CO_COROUTINE:
-            return function()
+            return function() if limit is None else _on_thread(function, turn.__name__, limit)
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(function())
+        if limit is None:
+            return self._runner.run(function())
+        waiting, runner = asyncio.wait_for(function(), limit), self._runner
+        return _on_thread(lambda: runner.run(waiting), turn.__name__, limit + 1)
 
     def invoke(self, /, *hooks: Any, key: str | None = None, **inputs: Any) -> Any:
         return self._workflow.child(self._take(key), _copied(inputs), self._scope)
@@ -268,6 +245,30 @@ class Frame:
     def close(self) -> None:
         if self._runner is not None:
             self._runner.close()
+
+
+def _on_thread(function: Callable[[], Any], name: str, limit: float | None = None) -> Any:
+    """What the function returns or raises. After `limit` seconds it is stopped where it is next awake."""
+    done: list[Any] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(function())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if thread.is_alive():
+        ident = ctypes.c_ulong(thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(TurnStopped))
+        thread.join(1.0)
+        raise TurnStopped
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _copied(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jaz_actors.events import (
 from jaz_actors.outcomes import CompletedRecord, Continue, ExecResult, OutcomeRecord, Raise, RaisedRecord, Return
 from jaz_actors.payload import PackedInput, Payload
 from jaz_actors.recorders.program_source import commented, indented, turn_source
-from jaz_actors.recorders.story import one_line, outcome_name, outcome_text
+from jaz_actors.recorders.story import one_line, outcome_text
 
 _INDENT = "    "
 # What a turn's error says, in the words of `frames.repl` and `code_protocol`, when its code did not run to its end.
@@ -128,7 +128,7 @@ def _summary(invocation: Invocation) -> str:
     if invocation.outcome is None:
         return commented(f"Invocation {invocation.path}: the recording has no end of it.")
     text = outcome_text(invocation.outcome).strip().rpartition("\n")[2]
-    how = "raised" if isinstance(invocation.outcome, RaisedRecord) else outcome_name(invocation.outcome)
+    how = invocation.outcome.__struct_config__.tag
     return commented(one_line(f"Invocation {invocation.path} {how}: {text}", 400))
 
 
