@@ -61,7 +61,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class Page:
-    """An invocation in its folder. Its own totals, and those with all its descendants.
+    """An invocation in its folder. Its own totals, and those with all its descendants. Keeps no values and no code.
 
     changes: how many things the overview shows otherwise than when it was written last.
     """
@@ -75,11 +75,13 @@ class Page:
     _story: Story = field(default_factory=Story)
     _children: list[Page] = field(default_factory=list)
     _turns: list[_Turn] = field(default_factory=list)
-    _inputs: tuple[PackedInput, ...] = ()
-    _scope: tuple[PackedInput, ...] = ()
+    _label: str = ""
+    _inputs: list[str] = field(default_factory=list)
+    _scope: list[str] = field(default_factory=list)
     _model: str = ""
     _parent_iteration: int | None = None
-    _outcome: OutcomeRecord | None = None
+    _outcome: str = ""
+    _outcome_text: str = ""
     _begun: float = 0.0
     _last: float = 0.0
     _size: int = 0
@@ -93,12 +95,13 @@ class Page:
         """Fold one event in; returns what is to be added to the trace."""
         match event:
             case InvokeEnter():
-                self._inputs, self._scope = event.inputs, event.scope
+                self._give(event.inputs)
+                self._scope = [_input(item) for item in event.scope]
                 self._parent_iteration = event.parent_iteration
                 self._begun = event.timestamp
                 self._changed(for_parent=True)
             case InvokeSend():
-                self._inputs = event.inputs
+                self._give(event.inputs)
                 self._changed()
             case LLMQueryEnter():
                 self._model = event.model
@@ -107,16 +110,32 @@ class Page:
             case LLMQueryExit():
                 self._queried(event)
             case REPLExecSend():
-                self._turn(event.iteration).code = event.code
+                self._turn(event.iteration).code = inline(_first_line(event.code), _LABEL)
                 self._changed()
             case REPLExecExit():
                 self._turn(event.iteration).end = _turn_end(event)
                 self._changed()
             case InvokeExit():
-                self._outcome = event.outcome
+                self._end(event.outcome)
                 self._last = event.timestamp
                 self._changed(for_parent=True)
-        return self._story.add(event)
+        entries = self._story.add(event)
+        if isinstance(event, InvokeExit):
+            self._story = Story()  # the old one keeps the last reply and result
+        return entries
+
+    def _give(self, inputs: tuple[PackedInput, ...]) -> None:
+        self._inputs = [_input(item) for item in inputs]
+        shown = [item for item in inputs if not item.hidden]
+        item = next((item for item in shown if item.name == "task"), shown[0] if shown else None)
+        # What tells it from its siblings.
+        self._label = "" if item is None else inline(item.payload.preview, _LABEL)
+
+    def _end(self, outcome: OutcomeRecord) -> None:
+        text = outcome_text(outcome).strip()
+        # Of a traceback, its last line says what happened.
+        last = text if isinstance(outcome, CompletedRecord) else text.rpartition("\n")[2]
+        self._outcome, self._outcome_text = escaped(outcome_name(outcome)), inline(last)
 
     def _queried(self, event: LLMQueryExit) -> None:
         turn = self._turn(event.iteration)
@@ -145,7 +164,7 @@ class Page:
     @property
     def overview_due(self) -> bool:
         """Whether it is worth its cost to write the overview: all writing together stays linear in what happened."""
-        return self.changes > 0 and (self.changes * 8 >= self._size or self._outcome is not None)
+        return self.changes > 0 and (self.changes * 8 >= self._size or self._outcome != "")
 
     def written(self) -> None:
         self.changes = 0
@@ -159,18 +178,11 @@ class Page:
         elif isinstance(event, REPLExecExit) and isinstance(event.result, (Continue, Raise)):
             yield f"iter_{event.iteration}/output.txt", result_text(event.result)
 
-    @property
-    def label(self) -> str:
-        """What tells it from its siblings: the task, or else the first input."""
-        shown = [item for item in self._inputs if not item.hidden]
-        item = next((item for item in shown if item.name == "task"), shown[0] if shown else None)
-        return "" if item is None else inline(item.payload.preview, _LABEL)
-
     def overview(self) -> str:
         parts = [heading(1, f"Invocation {self.invoke_id.path}"), "\n", *self._facts()]
         for title, lines in (
-            ("Inputs", [_input(item) for item in self._inputs]),
-            ("Scope", [_input(item) for item in self._scope]),
+            ("Inputs", self._inputs),
+            ("Scope", self._scope),
             ("Turns", [self._turn_line(turn) for turn in self._turns]),
             ("Children", [self._child_line(child) for child in self._children]),
         ):
@@ -179,14 +191,14 @@ class Page:
         return "".join(parts)
 
     def _facts(self) -> Iterator[str]:
-        if self.label:
-            yield f"- label: {self.label}\n"
-        yield f"- outcome: {self._outcome_line()}\n"
+        if self._label:
+            yield f"- label: {self._label}\n"
+        yield f"- outcome: {f'{self._outcome}, {self._outcome_text}' if self._outcome else 'not ended'}\n"
         yield f"- id: {escaped(str(self.invoke_id))}\n"
         if self._model:
             yield f"- model: {escaped(self._model)}\n"
         started = datetime.fromtimestamp(self._begun, UTC).isoformat(timespec="milliseconds")
-        took = f", took {self._last - self._begun:.3f} s" if self._outcome is not None else ""
+        took = f", took {self._last - self._begun:.3f} s" if self._outcome else ""
         yield f"- started: {started}{took}\n"
         yield f"- own use: {self.own}\n"
         if self._children:
@@ -196,14 +208,6 @@ class Page:
             up = "/".join([".."] * len(self.folder.relative_to(self.parent.folder).parts))
             yield f"- called by [{self.parent.invoke_id.path}]({up}/overview.md)\n"
 
-    def _outcome_line(self) -> str:
-        if self._outcome is None:
-            return "not ended"
-        # Of a traceback, its last line says what happened.
-        text = outcome_text(self._outcome).strip()
-        last = text if isinstance(self._outcome, CompletedRecord) else text.rpartition("\n")[2]
-        return f"{escaped(outcome_name(self._outcome))}, {inline(last)}"
-
     @staticmethod
     def _turn_line(turn: _Turn) -> str:
         name = f"turn {turn.iteration}"
@@ -211,15 +215,14 @@ class Page:
         tokens = ""
         if turn.usage is not None and turn.usage.completion_tokens is not None:
             tokens = f" {turn.usage.prompt_tokens or 0} + {turn.usage.completion_tokens} tokens:"
-        code = "" if turn.code is None else f" {inline(_first_line(turn.code), _LABEL)}"
+        code = f" {turn.code}" if turn.code else ""
         return f"- {name}:{tokens}{code} → {turn.end}\n"
 
     def _child_line(self, child: Page) -> str:
         place = child.folder.relative_to(self.folder)
         turn = "" if child._parent_iteration is None else f", turn {child._parent_iteration}"
-        outcome = "not ended" if child._outcome is None else escaped(outcome_name(child._outcome))
-        label = f"{child.label}, " if child.label else ""
-        return f"- [{child.invoke_id.path}]({place}/overview.md){turn}: {label}{outcome}\n"
+        label = f"{child._label}, " if child._label else ""
+        return f"- [{child.invoke_id.path}]({place}/overview.md){turn}: {label}{child._outcome or 'not ended'}\n"
 
 
 def _input(item: PackedInput) -> str:

@@ -6,7 +6,7 @@
 
 `python -m PACKAGE` prints the root's result on stdout; what agents print goes to stderr. No model is asked, and nothing
 of jaz_actors is imported, unless a pickle or an agent's own code does. What a hook supplied in place of an execution is
-not told apart from what the code did: then the code is run.
+not told apart from what the code did: then the code is run. `from __future__` in one turn holds for the whole module.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _literal(payload: Payload) -> str | None:
     try:
         value = _Plain(io.BytesIO(payload.pickled)).load()
         text = repr(value)
-        again = ast.literal_eval(text)
+        (((again,),),) = ast.literal_eval(f"((({text},),),)")  # as deep as it will stand
         same = type(again) is type(value) and again == value and repr(again) == text
     except Exception:  # of any pickle, and of what its values do to repr: RecursionError, ValueError, MemoryError
         return None

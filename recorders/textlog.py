@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TextIO, get_args
 
-from jaz_actors.events import Event
+from jaz_actors.events import Event, InvokeExit
 from jaz_actors.ids import InvokeId
 from jaz_actors.recorders.markdown import heading, section
 from jaz_actors.recorders.story import Entry, EntryKind, Story
@@ -31,6 +31,8 @@ class TextLog:
         story = self._stories.setdefault(event.invoke_id, Story())
         time = datetime.fromtimestamp(event.timestamp, UTC).isoformat(timespec="milliseconds")
         lines = [line for entry in story.add(event) for line in _lines(f"{time} {event.invoke_id}", entry)]
+        if isinstance(event, InvokeExit):
+            del self._stories[event.invoke_id]
         if lines:
             self._stream.write("".join(lines))
             self._stream.flush()
