@@ -130,6 +130,14 @@ class TestOfRuns:
         events, _ = await run(script)
         assert source(shuffled(events, 1)) == source(shuffled(events, 2)) == source(events)
 
+    async def test_the_program_of_what_was_killed_at_any_event_is_a_program(self) -> None:
+        script = {"0": ["x = invoke(i=1)", "1 / 0", "return x"], "*": ["i += 1", "return i"]}
+        events, _ = await run(script)
+        for length in range(1, len(events)):
+            text = source(events[:length])
+            compile(text, "workflow.py", "exec")
+            assert ("raise frame.ended('has no end', " in text) == (length < len(events))
+
     async def test_a_childs_error_reaches_its_parent(self, tmp_path: Path) -> None:
         script = {
             "0": ["try:\n    invoke()\nexcept KeyError as error:\n    said = error.args", "invoke()", "return said"],
