@@ -49,7 +49,8 @@ def lost_exit(spec: InvocationSpec, outcome: FailedRecord) -> InvokeExit:
 def recorders_of(spec: InvocationSpec) -> list[str]:
     """The recorders of an invocation: of each set the one that its whole tree goes to."""
     root = zlib.crc32(spec.invoke_id.root.path.encode())
-    return [entry.recorders[root % len(entry.recorders)] for entry in spec.hooks if isinstance(entry, RecorderHook)]
+    sets = [entry.recorders for entry in spec.hooks if isinstance(entry, RecorderHook) and entry.recorders]
+    return [recorders[root % len(recorders)] for recorders in sets]
 
 
 @dataclass(frozen=True, slots=True)

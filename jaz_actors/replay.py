@@ -6,8 +6,7 @@ What an agent is shown is compared with what it was shown then; the first messag
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import ClassVar, Literal
@@ -22,7 +21,7 @@ from jaz_actors.recorders.collector import Fsync
 from jaz_actors.recorders.entries import ToolAnswer
 from jaz_actors.recorders.runs import RecordedInvocation, RecordedRun, Turn
 from jaz_actors.render import abbreviate
-from jaz_actors.runtime import Run, current_run, resumed
+from jaz_actors.runtime import Run, continue_run, current_run
 
 OnDivergence = Literal["error", "live", "ignore"]
 _SHOWN = 300
@@ -222,17 +221,41 @@ def _around(one: str, other: str) -> tuple[str, str]:
     return ("…" + first, "…" + second) if begin else (first, second)
 
 
-@contextmanager
 def resume(
     folder: str | PathLike[str], *, on_divergence: OnDivergence = "error", fsync: Fsync = "interval", shards: int = 1
-) -> Iterator[TrajectoryReplay]:
+) -> Resume:
     """Go on with a recorded run that broke off: run the program that made it again, inside this block.
 
-    What was recorded is not asked of the model or of tools at home again; where the record of an invocation breaks off,
-    it goes on live. Everything is recorded to the same folder, so resuming may itself be interrupted and repeated. Give
-    the shards that the run was recorded with. Raises ConfigurationError while a runtime is open: `shutdown()` first.
+    What was recorded is not asked of the model, or of tools at home, again; where the record of an invocation breaks
+    off, it goes on live. Everything is recorded to the same folder, so resuming may itself be interrupted and repeated.
+    Give the shards that the run was recorded with. A folder without a run is recorded from the beginning.
+
+    `replay.report` says what was answered from the record. Raises ConfigurationError while a runtime is open, since a
+    run goes on under its own name: `shutdown()` first.
     """
-    run = RecordedRun(str(folder))
-    replay = TrajectoryReplay(run, on_divergence)
-    with resumed(run.run_id), Recorder(folder, fsync=fsync, shards=shards, run_id=run.run_id), replay:
-        yield replay
+    return Resume(folder, on_divergence, fsync, shards)
+
+
+class Resume(Recorder):
+    """A recorder that first plays what its folder holds. Made by `resume`."""
+
+    def __init__(self, folder: str | PathLike[str], on_divergence: OnDivergence, fsync: Fsync, shards: int) -> None:
+        super().__init__(folder, fsync=fsync, shards=shards)
+        self._on_divergence = on_divergence
+        self.replay: TrajectoryReplay | None = None
+
+    def setup(self) -> None:
+        if any(self.folder.glob("journal-*")):
+            run = RecordedRun(self.folder)
+            continue_run(run.run_id)
+            self.replay = TrajectoryReplay(run, self._on_divergence)
+        super().setup()
+        if self.replay is not None:
+            self.replay.__enter__()
+
+    def teardown(self, error: BaseException | None) -> None:
+        try:
+            if self.replay is not None:
+                self.replay.__exit__(None, error, None)
+        finally:
+            super().teardown(error)

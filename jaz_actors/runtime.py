@@ -10,8 +10,7 @@ import atexit
 import importlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -351,15 +350,14 @@ def current_run() -> Run:
         return _run
 
 
-@contextmanager
-def resumed(run_id: str) -> Iterator[None]:
-    """The run that the block opens continues another. Raises ConfigurationError when one is open already."""
+def continue_run(run_id: str) -> None:
+    """Open the run as the continuation of another. Raises ConfigurationError when one is open already."""
     global _run
     with _lock:
-        if _run is not None:
+        if _run is not None and _run.id != run_id:
             raise ConfigurationError("resume", "the runtime is open already, as another run; call shutdown() first")
-        _run = Run(_options, run_id)
-    yield
+        if _run is None:
+            _run = Run(_options, run_id)
 
 
 def open_run() -> Run | None:

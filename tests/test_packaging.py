@@ -37,7 +37,7 @@ CORE = {
     "teardown",
     "threads",  # leaves that know nothing of ours
 }
-OUTSIDE = {"__main__", "cli", "console", "demo", "jaz", "progress"}
+OUTSIDE = {"__main__", "cli", "console", "demo", "jaz", "progress", "trace_cli"}
 MAY_IMPORT = {
     "records": {"records"},
     "backends": {"records", "backends"},

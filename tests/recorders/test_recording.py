@@ -23,7 +23,7 @@ from jaz_actors.events import Event
 from jaz_actors.messages import Completion, SampledTokens, Usage
 from jaz_actors.protocols import CompletionRequest
 from jaz_actors.recorders.deltas import Restorer, Shortener
-from jaz_actors.recorders.journal import JournalReader
+from jaz_actors.recorders.journal import JournalReader, JournalWriter
 from jaz_actors.recorders.runs import RecordedRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -116,10 +116,10 @@ async def test_a_result_is_there_only_once_its_record_is(tmp_path: Path) -> None
 async def test_a_folder_is_of_one_run_and_one_writer(tmp_path: Path) -> None:
     with ConfigOverride(backend=Scripted(["return 1"])), Recorder(tmp_path):
         await ainvoke()
-        with pytest.raises(errors.JournalError), Recorder(tmp_path):
-            pass
-    with pytest.raises(errors.JournalError), Recorder(tmp_path, run_id="another"):
-        pass
+        with Recorder(tmp_path) as same:
+            assert same.recorders == ()
+        with pytest.raises(errors.JournalError):
+            JournalWriter(tmp_path / "journal-0", run_id="x")
     with ConfigOverride(backend=Scripted(["return 1"])), Recorder(tmp_path):
         await ainvoke()
     assert len(RecordedRun(tmp_path).invocations()) == 2

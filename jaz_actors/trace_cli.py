@@ -1,0 +1,123 @@
+"""`jaz-actors trace` and `jaz-actors resume`: views of a recorded run, and its continuation, from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from jaz_actors.errors import JazError
+from jaz_actors.recorders.runs import RecordedRun
+
+
+def add_commands(commands: Any) -> None:
+    trace = commands.add_parser("trace", help="look at a recorded run: views of the folder that Recorder was given")
+    views = trace.add_subparsers(dest="view", required=True, metavar="VIEW")
+    for name, text, takes_output in (
+        ("stats", "counts, tokens and cost, as JSON", False),
+        ("directory", "a folder of Markdown, nested as the invocations are", True),
+        ("html", "one page with tree, timeline and every turn", True),
+        ("log", "lines of text, each with its invoke id", False),
+        ("program", "the run's first root as a Python package that runs by itself", True),
+        ("diff", "the last git diff that each root has printed", False),
+        ("spans", "OpenTelemetry spans as OTLP JSON", True),
+    ):
+        view = views.add_parser(name, help=text)
+        view.add_argument("folder", type=Path, help="the folder of the recorded run")
+        if takes_output:
+            view.add_argument("output", type=Path)
+        if name == "directory":
+            view.add_argument("--all", action="store_true", help="every root, not only the first")
+        if name == "program":
+            view.add_argument("--root", help="the invoke id of another root")
+    resume = commands.add_parser("resume", help="go on with a recorded run by running its program again")
+    resume.add_argument("folder", type=Path, help="the folder of the recorded run")
+    resume.add_argument("--on-divergence", choices=("error", "live", "ignore"), default="error")
+    resume.add_argument("--shards", type=int, default=1, help="as the run was recorded with (default 1)")
+    resume.add_argument("script", help="the program; what follows are its own arguments")
+    resume.add_argument("args", nargs=argparse.REMAINDER)
+
+
+def run_trace(args: argparse.Namespace) -> int:
+    try:
+        return _view(args)
+    except (JazError, OSError) as error:
+        print(f"jaz-actors: {error}", file=sys.stderr)
+        return 1
+
+
+def _view(args: argparse.Namespace) -> int:
+    run = RecordedRun(args.folder)
+    match args.view:
+        case "stats":
+            print(json.dumps(statistics(run), indent=2))
+        case "directory":
+            from jaz_actors.recorders.directory import write_directory
+
+            write_directory(args.output, run.events(), all=args.all)
+        case "html":
+            from jaz_actors.recorders.html import page
+
+            args.output.write_text(page(run.events()), encoding="utf-8")
+        case "log":
+            from jaz_actors.recorders.textlog import TextLog
+
+            log = TextLog(sys.stdout)
+            for event in run.events():
+                log.add(event)
+        case "program":
+            from jaz_actors.recorders.program import write_workflow
+
+            write_workflow(args.output, run.events(), root=args.root)
+        case "diff":
+            from jaz_actors.recorders.git_diff import extract_diffs
+
+            for diff in extract_diffs(run.events()).values():
+                print(diff.text, end="" if diff.text.endswith("\n") else "\n")
+        case "spans":
+            from jaz_actors.recorders.spans import export_json, spans
+
+            args.output.write_bytes(export_json(spans(run.events())))
+    return 0
+
+
+def statistics(run: RecordedRun) -> dict[str, Any]:
+    """Of the versions of invocations that count."""
+    invocations = list(run.invocations().values())
+    completions = [turn.completion for invocation in invocations for turn in invocation.turns()]
+    outcomes = Counter(
+        "unfinished" if (outcome := invocation.outcome) is None else outcome.__struct_config__.tag
+        for invocation in invocations
+    )
+    costs = [c.usage.cost_usd for c in completions if c.usage.cost_usd is not None]
+    return {
+        "run_id": run.run_id,
+        "invocations": len(invocations),
+        "roots": sum("." not in invocation.path for invocation in invocations),
+        "outcomes": dict(sorted(outcomes.items())),
+        "turns": len(completions),
+        "prompt_tokens": sum(c.usage.prompt_tokens or 0 for c in completions),
+        "completion_tokens": sum(c.usage.completion_tokens or 0 for c in completions),
+        "cost_usd": sum(costs) if costs else None,
+        "versions": len(run.versions),
+    }
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Run a script as `python script args` would, with its recorded answers."""
+    from jaz_actors.record import NothingResumed, resuming
+    from jaz_actors.replay import resume
+
+    sys.argv = [args.script, *args.args]
+    sys.path.insert(0, str(Path(args.script).resolve().parent))
+    try:
+        with resuming(args.folder, lambda: resume(args.folder, on_divergence=args.on_divergence, shards=args.shards)):
+            runpy.run_path(args.script, run_name="__main__")
+    except NothingResumed as error:
+        print(f"jaz-actors: {error}", file=sys.stderr)
+        return 1
+    return 0
