@@ -38,6 +38,7 @@ from jaz_actors.frames.repl import ReplSession
 from jaz_actors.frames.wire import Check, ChildCall, Limits, Ready, ReferenceCall
 from jaz_actors.hooks.base import Hook, check_return_types
 from jaz_actors.hosted_hooks import HostedHooks, OpenedHooks
+from jaz_actors.ids import check_component
 from jaz_actors.loop import AgentLoop, Lineage, Repl
 from jaz_actors.outcomes import AbortedRecord, CompletedRecord, FailedRecord, OutcomeRecord, RaisedRecord
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload, SharedBuffer
@@ -91,6 +92,7 @@ class Invocation:
         self.hooks: OpenedHooks | None = None
         self._waits = 0
         self._asked: Counter[str] = Counter()
+        self._children: set[str] = set()
 
     @property
     def feeds(self) -> tuple[Feed, ...]:
@@ -100,6 +102,13 @@ class Invocation:
         """Count one more, or one less, thing elsewhere that the invocation waits for."""
         self._waits += 1 if waiting else -1
         self.set_waiting(self._waits > 0)
+
+    def child_path(self, component: str) -> str:
+        """The path of a new child. Raises KeyRefused for one that there has been."""
+        if component in self._children:
+            raise KeyRefused(component, "another child of the same parent has it already")
+        self._children.add(component)
+        return f"{self.spec.path}.{component}"
 
     def component(self, prefix: str, key: str | None) -> str:
         """The path component of a child that a hook or tool asks for."""
@@ -335,7 +344,8 @@ class Host:
         for entry in body.hooks:
             if isinstance(entry, HomeHook) and entry.home not in (f"{self.name}/{n}" for n in parent.frames):
                 raise HookActivationError(entry.facts.name, "it does not live in the frame that gives it")
-        path = f"{parent.spec.path}.{body.component}"
+        check_component(body.component)
+        path = parent.child_path(body.component)
         try:
             inputs, scope = self._adopted(body.inputs, path), self._adopted(body.scope, path)
             return await self._child(parent, path, inputs, scope, body.hooks, caller=self.name)
@@ -400,9 +410,7 @@ class Host:
         parent = self._live.get(request.parent)
         if parent is None or parent.loop is None:
             raise ConfigurationError("invoke", "the invocation on whose behalf it was called is over")
-        path = f"{request.parent}.{parent.component(request.prefix, request.key)}"
-        if path in self._live:
-            raise KeyRefused(request.key, "another child of the same parent has it already")
+        path = parent.child_path(parent.component(request.prefix, request.key))
         work = self._child(parent, path, request.inputs, request.scope, request.hooks, caller=caller)
         task = asyncio.create_task(work)
         parent.tasks.add(task)

@@ -11,6 +11,8 @@ import msgspec
 from jaz_actors.errors import KeyRefused
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,99}")
+# Components of children that hooks and tools start for an invocation; see `served_calls`.
+_RESERVED = re.compile(r"(hook|tool\d+)-")
 
 
 def new_run_id() -> str:
@@ -89,3 +91,11 @@ def check_key(key: str) -> None:
         raise KeyRefused(key, "use 1 to 100 letters, digits, '_' or '-'")
     if key.isdigit():
         raise KeyRefused(key, "digits alone would be taken for an ordinal; add a letter")
+    if _RESERVED.match(key):
+        raise KeyRefused(key, "names of this form are those of children that hooks and tools start")
+
+
+def check_component(component: str) -> None:
+    """Raises KeyRefused for what neither an ordinal nor a key is."""
+    if not (component.isascii() and component.isdigit() and len(component) <= 18):
+        check_key(component)

@@ -126,11 +126,11 @@ def test_values_are_shown_by_what_they_are() -> None:
     tool.level = 3  # type: ignore[attr-defined]
     assert value_text([1, 2]) == "[1, 2]"
     assert value_text(function) == "function(a: int, b: str = 'x') -> bool\n    Check a."
-    assert value_text(coroutine).startswith("async coroutine(a: 'int')")
+    assert value_text(coroutine).startswith("async coroutine(a: int)")
     text = value_text(tool)
     assert text.startswith("Does things.")
     assert "level = 3" in text
-    assert "act(self, x: 'int') -> 'str'" in text
+    assert "act(self, x: int) -> str" in text
     assert "How big." in text
     assert "_hidden" not in text
     assert value_text(Tool).startswith("class Tool")

@@ -76,7 +76,7 @@ async def test_a_killed_host_fails_its_invocations_quickly_and_no_others() -> No
     assert time.monotonic() - at < 3 + 5
     _, alive = psutil.wait_procs(frames, timeout=3)
     assert alive == []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while list(Path(tempfile.gettempdir()).glob(f"jaz-frames-{victim}-*")):
             await asyncio.sleep(0.05)
     with ConfigOverride(backend=Scripted(["return 5"])):

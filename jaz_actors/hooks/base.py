@@ -11,14 +11,15 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from jaz_actors import events
-from jaz_actors.effects import AnyEffect, Effect
-from jaz_actors.errors import HookActivationError, HookFailed
+from jaz_actors.effects import Abort, AnyEffect, Effect
+from jaz_actors.errors import FatalError, HookActivationError, HookFailed
 from jaz_actors.events import EVENT_TYPES, Event
 from jaz_actors.frames.wire import Check
 from jaz_actors.hooks.stages import check_effects
 from jaz_actors.hooks.values import NewBindings, encode_foreign, pack_copy
 from jaz_actors.payload import PackedInput
 from jaz_actors.spec import HookFacts
+from jaz_actors.transfer import error_record
 
 Placement = Literal["home", "local", "shared", "observer", "recorder"]
 Answer = Effect | NewBindings | Iterable[Effect | NewBindings] | None
@@ -166,8 +167,8 @@ async def answer(hook: Hook, event: Event, pack: Pack = pack_copy) -> list[Effec
 
     pack:  how values that the hook gives to the agent are packed there.
 
-    Raises HookFailed from whatever a handler raised and for effects that hold what they cannot hold, InvalidEffect for
-    what the event's stage does not take.
+    A FatalError is an abort with it. Raises HookFailed from whatever else a handler raised and for effects that hold
+    what they cannot, InvalidEffect for what the event's stage does not take.
     """
     name = type(hook).__name__
     effects: list[Effect] = []
@@ -179,7 +180,10 @@ async def answer(hook: Hook, event: Event, pack: Pack = pack_copy) -> list[Effec
             if answered is not None:
                 given = [answered] if isinstance(answered, (Effect, NewBindings)) else answered
                 effects += [_normal(effect, pack) for effect in given]
-    except Exception as error:
+    except FatalError as error:
+        effects = [Abort(error_record(error))]
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        # Those two would end the event loop that the handler runs on, and every other invocation with it.
         raise HookFailed(name, type(event).__name__, f"{type(error).__name__}: {error}") from error
     check_effects(name, event, effects)
     return effects

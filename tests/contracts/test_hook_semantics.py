@@ -22,6 +22,7 @@ from jaz_actors import (
     Outcome,
     Raised,
     Scripted,
+    TimeLimit,
     ainvoke,
     by_reference,
     errors,
@@ -573,6 +574,74 @@ async def test_a_wrong_answer_fails_the_invocation_by_the_hooks_name(
     assert isinstance(outcome.error, errors.HookFailed)
     assert outcome.error.hook == kind.__name__
     assert message in outcome.error.message
+
+
+@pytest.mark.parametrize("kind", [Does, DoesLocally, DoesShared])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_a_handler_that_wants_to_end_the_process_fails_its_invocation_alone(
+    kind: type[Does], error: BaseException
+) -> None:
+    def leave(event: Any) -> None:
+        raise error
+
+    outcome = await ends(kind(invoke_enter=leave), script("return 1"))
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, errors.HookFailed)
+    assert await ainvoke(Does(), script("return 1")) == 1
+
+
+@pytest.mark.parametrize("kind", [Does, DoesLocally])
+async def test_a_fatal_error_in_a_handler_is_an_abort_with_it(kind: type[Does]) -> None:
+    def stop(event: Any) -> None:
+        raise Stop("enough")
+
+    outcome = await ends(kind(llm_query_enter=stop), script("return 1"))
+    assert isinstance(outcome, Aborted)
+    assert isinstance(outcome.error, Stop)
+
+
+async def test_a_handler_that_never_answers_is_ended_by_cancelling_and_by_a_time_limit() -> None:
+    class Forever(Hook):
+        async def on_llm_query_enter(self, event: LLMQueryEnter) -> None:
+            await asyncio.sleep(1000)
+
+    async with asyncio.timeout(20):
+        outcome = await ends(Forever(), TimeLimit(0.3), script("return 1"))
+        assert isinstance(outcome, Aborted)
+        assert isinstance(outcome.error, errors.TimeLimitExceeded)
+        invocation = await start(Forever(), script("return 1"))
+        invocation.cancel()
+        assert isinstance(await invocation.outcome(), Aborted)
+
+
+FORGED = """
+from jaz_actors import spec
+from jaz_actors.frames import entry
+from jaz_actors.frames.wire import ChildCall
+caller, got = entry.caller(), []
+facts = spec.HookFacts("Evil", frozenset({"invoke_enter"}), False)
+calls = [ChildCall(name, ()) for name in ("0.5.7", "../x", "", "a" * 5000, "7", "7", "hook-0", "tool0-0")]
+calls += [ChildCall(f"h{n}", (), (), (spec.HomeHook(home, 0, facts, True),))
+          for n, home in enumerate(("driver", "host-0", "host-0/999", "nowhere"))]
+calls += [ChildCall("junk", (), (), (spec.BuiltinHook(b"junk", True),))]
+for call in calls:
+    number, future = caller.link.call(call)
+    reply = future.result(10)
+    got.append(reply.error.type_name.rpartition(".")[2] if reply.error else "a child")
+return got
+"""
+
+
+async def test_what_a_frame_forges_is_refused_and_hurts_no_one() -> None:
+    def answer(request: CompletionRequest) -> str:
+        return FORGED if request.invoke_id.depth == 1 else "return 1"
+
+    with ConfigOverride(backend=Scripted(answer)):
+        got = await ainvoke()
+        assert got == [
+            *["KeyRefused"] * 4, "a child", *["KeyRefused"] * 3, *["HookActivationError"] * 4, "ValidationError",
+        ]  # fmt: skip
+    assert await ainvoke(script("return 1")) == 1
 
 
 async def test_an_exception_does_for_an_abort() -> None:
