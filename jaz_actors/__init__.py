@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jaz_actors.hooks.returns import ReturnType
     from jaz_actors.ids import InvokeId
     from jaz_actors.library import Library
-    from jaz_actors.record import Recorder
+    from jaz_actors.record import Recorder, TrajectoryRecorder
     from jaz_actors.refs import by_reference
     from jaz_actors.replay import TrajectoryReplay, resume
     from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
@@ -63,6 +63,7 @@ _HOMES = {
     "SGLang": "backends.sglang",
     "Scripted": "backends.scripted",
     "TimeLimit": "hooks.limits",
+    "TrajectoryRecorder": "record",
     "TrajectoryReplay": "replay",
     "ainvoke": "frontdoor",
     "amap": "frontdoor",
@@ -107,6 +108,7 @@ __all__ = [
     "SGLang",
     "Scripted",
     "TimeLimit",
+    "TrajectoryRecorder",
     "TrajectoryReplay",
     "ainvoke",
     "amap",

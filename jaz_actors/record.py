@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from jaz_actors.errors import ConfigurationError, HookActivationError, JazError
 from jaz_actors.frames.entry import caller
 from jaz_actors.hooks.base import Hook, active_hooks
+from jaz_actors.recorders.atif import Trajectories
+from jaz_actors.recorders.atif_files import write_documents
 from jaz_actors.recorders.collector import Fsync
+from jaz_actors.recorders.runs import RecordedRun
 from jaz_actors.recording import RecorderSpec
 from jaz_actors.runtime import Run, current_run
 
@@ -95,3 +100,49 @@ class Recorder(Hook):
         if self._run is not None:
             self._run.end_recorders(self.recorders)
         self._run, self.recorders = None, ()
+
+
+class TrajectoryRecorder(Recorder):
+    """A recorder that leaves ATIF v1.7 documents, one a root, children embedded; failed and killed ones too.
+
+    path:       the file of a single root's document; several go beside it as STEM.ROOT.json. None writes none.
+    folder:     of the journal, see `Recorder`; None is a temporary one, which ends with the block.
+    full_prompt_ids:  write each query's whole prompt in token ids, instead of what is new in it.
+
+    Written when the block ends, and by `write()` at any time while invocations run.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        folder: str | PathLike[str] | None = None,
+        fsync: Fsync = "interval",
+        shards: int = 1,
+        full_prompt_ids: bool = False,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="jaz-journal-") if folder is None else None
+        super().__init__(self._temporary.name if self._temporary else str(folder), fsync=fsync, shards=shards)
+        self.path = None if path is None else Path(path).absolute()
+        self._full_prompt_ids = full_prompt_ids
+        self._documents: list[dict[str, Any]] = []
+
+    def get_trajectories(self) -> list[dict[str, Any]]:
+        """The documents as of now; after the block, as they were at its end."""
+        if any(self.folder.glob("journal-*")):
+            trajectories = Trajectories(full_prompt_ids=self._full_prompt_ids)
+            for event in RecordedRun(self.folder).events():
+                trajectories.add(event)
+            self._documents = trajectories.documents()
+        return self._documents
+
+    def write(self) -> list[Path]:
+        """Write the documents as of now; each file is replaced whole."""
+        return [] if self.path is None else write_documents(self.path, self.get_trajectories())
+
+    def teardown(self, error: BaseException | None) -> None:
+        super().teardown(error)
+        self.get_trajectories()
+        self.write()
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -5,11 +5,13 @@ What an agent is shown is compared with what it was shown then; the first messag
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from jaz_actors.effects import ModifyLLMResponse, SupplyLLMResponse
 from jaz_actors.errors import ConfigurationError, ReplayDiverged
@@ -17,12 +19,14 @@ from jaz_actors.events import InvokeEnter, InvokeExit, LLMQueryComplete, LLMQuer
 from jaz_actors.hooks.base import Answer, Hook
 from jaz_actors.hooks.values import abort
 from jaz_actors.record import Recorder
+from jaz_actors.recorders.atif_replay import DocumentedInvocation, documented
 from jaz_actors.recorders.collector import Fsync
 from jaz_actors.recorders.entries import ToolAnswer
 from jaz_actors.recorders.runs import RecordedInvocation, RecordedRun, Turn
 from jaz_actors.render import abbreviate
 from jaz_actors.runtime import Run, continue_run, current_run
 
+Source = str | PathLike[str] | RecordedRun | Sequence[Mapping[str, Any]]
 OnDivergence = Literal["error", "live", "ignore"]
 _SHOWN = 300
 
@@ -68,7 +72,7 @@ class _Playing:
 class TrajectoryReplay(Hook):
     """Within the block, invocations get the responses that were recorded under their paths.
 
-    source:         the folder of a recorded run, or the run as read.
+    source:         the folder of a recorded run, the run as read, the file of an ATIF document, or such documents.
     on_divergence:  an agent that is shown something else than then is aborted with ReplayDiverged (`error`), goes on
                     with the model together with all below it (`live`), or gets the recorded response all the same.
     normalise:      applied to both texts before they are compared.
@@ -81,15 +85,14 @@ class TrajectoryReplay(Hook):
 
     def __init__(
         self,
-        source: str | PathLike[str] | RecordedRun,
+        source: Source,
         on_divergence: OnDivergence = "error",
         *,
         normalise: Callable[[str], str] = without_addresses,
     ) -> None:
         if on_divergence not in ("error", "live", "ignore"):
             raise ConfigurationError("on_divergence", f"must be 'error', 'live' or 'ignore', got {on_divergence!r}")
-        run = source if isinstance(source, RecordedRun) else RecordedRun(str(source))
-        self._recorded: Mapping[str, RecordedInvocation] = run.invocations()
+        self._recorded = _recorded(source)
         self._on_divergence = on_divergence
         self._normalise = normalise
         self._run: Run | None = None
@@ -207,6 +210,21 @@ class TrajectoryReplay(Hook):
             return None
         self.report.tools += 1
         return answer
+
+
+def _recorded(source: Source) -> Mapping[str, RecordedInvocation | DocumentedInvocation]:
+    """Raises JournalError or ConfigurationError for what holds no run."""
+    if isinstance(source, RecordedRun):
+        return source.invocations()
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        return documented(source)
+    path = Path(source)
+    if not path.is_file():
+        return RecordedRun(path).invocations()
+    try:
+        return documented([json.loads(path.read_text("utf-8"))])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError("source", f"{path} is no ATIF document of ours: {error!r}") from error
 
 
 def _path(invoke_id: str) -> str:

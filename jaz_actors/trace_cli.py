@@ -25,6 +25,7 @@ def add_commands(commands: Any) -> None:
         ("program", "the run's first root as a Python package that runs by itself", True),
         ("diff", "the last git diff that each root has printed", False),
         ("spans", "OpenTelemetry spans as OTLP JSON", True),
+        ("atif", "ATIF v1.7 documents, one a root", True),
     ):
         view = views.add_parser(name, help=text)
         view.add_argument("folder", type=Path, help="the folder of the recorded run")
@@ -34,6 +35,14 @@ def add_commands(commands: Any) -> None:
             view.add_argument("--all", action="store_true", help="every root, not only the first")
         if name == "program":
             view.add_argument("--root", help="the invoke id of another root")
+    check = views.add_parser("validate", help="check an ATIF document")
+    check.add_argument("folder", type=Path, metavar="document")
+    parts = views.add_parser("split", help="an ATIF document as a folder of files, a child each")
+    parts.add_argument("folder", type=Path, metavar="document")
+    parts.add_argument("output", type=Path)
+    whole = views.add_parser("join", help="the document of such a folder")
+    whole.add_argument("folder", type=Path)
+    whole.add_argument("output", type=Path)
     resume = commands.add_parser("resume", help="go on with a recorded run by running its program again")
     resume.add_argument("folder", type=Path, help="the folder of the recorded run")
     resume.add_argument("--on-divergence", choices=("error", "live", "ignore"), default="error")
@@ -44,10 +53,30 @@ def add_commands(commands: Any) -> None:
 
 def run_trace(args: argparse.Namespace) -> int:
     try:
-        return _view(args)
-    except (JazError, OSError) as error:
+        return _on_documents(args) if args.view in ("validate", "split", "join") else _view(args)
+    except (JazError, OSError, ValueError, KeyError) as error:
         print(f"jaz-actors: {error}", file=sys.stderr)
         return 1
+
+
+def _on_documents(args: argparse.Namespace) -> int:
+    from jaz_actors.recorders.atif_files import join, split, validate, write_whole
+
+    def text(document: Any) -> str:
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2)
+
+    if args.view == "join":
+        files = {path.name: json.loads(path.read_text("utf-8")) for path in args.folder.glob("*.json")}
+        write_whole(args.output, text(join(files)))
+        return 0
+    document = json.loads(args.folder.read_text("utf-8"))
+    if args.view == "split":
+        for name, part in split(document).items():
+            write_whole(args.output / name, text(part))
+        return 0
+    problems = validate(document)
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return 1 if problems else 0
 
 
 def _view(args: argparse.Namespace) -> int:
@@ -82,6 +111,14 @@ def _view(args: argparse.Namespace) -> int:
             from jaz_actors.recorders.spans import export_json, spans
 
             args.output.write_bytes(export_json(spans(run.events())))
+        case "atif":
+            from jaz_actors.recorders.atif import Trajectories
+            from jaz_actors.recorders.atif_files import write_documents
+
+            trajectories = Trajectories()
+            for event in run.events():
+                trajectories.add(event)
+            write_documents(args.output, trajectories.documents())
     return 0
 
 

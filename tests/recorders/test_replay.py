@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -17,13 +18,14 @@ from jaz_actors import (
     Hook,
     Recorder,
     Scripted,
+    TrajectoryRecorder,
     TrajectoryReplay,
     ainvoke,
     by_reference,
     errors,
     start,
 )
-from jaz_actors.effects import AddMessages, ModifyLLMResponse, NewMessage
+from jaz_actors.effects import AddMessages, DropMessages, ModifyLLMResponse, NewMessage
 from jaz_actors.messages import Completion, SampledTokens, Usage
 from jaz_actors.protocols import CompletionRequest
 from jaz_actors.recorders.runs import RecordedRun
@@ -223,3 +225,33 @@ async def test_gathered_trees_replay_together(tmp_path: Path) -> None:
     with ConfigOverride(backend=Scripted(none)), replay:
         assert await asyncio.gather(*(ainvoke(task="root") for _ in range(5))) == expected
     assert (replay.report.replayed, replay.report.live) == (80, 0)
+
+
+@pytest.mark.parametrize("form", ["file", "documents"])
+async def test_an_atif_document_replays_as_its_journal_does(form: str, tmp_path: Path) -> None:
+    class Edits(Hook):
+        def on_llm_query_enter(self, event: Any) -> Any:
+            note = AddMessages((NewMessage("user", "note"),), persistent=True)
+            return [note, DropMessages((2,))] if event.iteration == 1 else None
+
+    spawn, pause, grandchild = CASES["E gathered, with a grandchild"]
+    then, now = Tokens(), Tokens()
+    path = tmp_path / "out.json"
+    backend = Scripted(model(spawn, pause, grandchild), delay=delay)
+    with ConfigOverride(backend=backend), TrajectoryRecorder(path) as recorder, Edits(), then:
+        expected = await ainvoke(task="root")
+    (document,) = recorder.get_trajectories()
+    root = document["trajectory_id"]
+    text = path.read_text().replace(root, f"{root.partition(':')[0]}:{await next_root()}")
+    path.write_text(text)
+    replay = TrajectoryReplay(path if form == "file" else [json.loads(text)])
+    with ConfigOverride(backend=Scripted(none)), replay, Edits(), now:
+        assert await ainvoke(task="root") == expected
+    assert (replay.report.replayed, replay.report.live, replay.report.divergences) == (16, 0, [])
+    assert now.sampled == then.sampled
+
+
+async def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(errors.ConfigurationError, match="no ATIF document"):
+        TrajectoryReplay(tmp_path / "x.json")

@@ -19,6 +19,8 @@ from jaz_actors.hooks import (
     ValidateReturn,
 )
 from jaz_actors.jaz.hooks import effects, events
+from jaz_actors.record import TrajectoryRecorder
+from jaz_actors.replay import TrajectoryReplay
 
 __all__ = [
     "BudgetForcing",
@@ -33,6 +35,8 @@ __all__ = [
     "RecursionLimit",
     "ReturnType",
     "SlidingWindow",
+    "TrajectoryRecorder",
+    "TrajectoryReplay",
     "ValidateREPLCode",
     "ValidateReturn",
     "effects",
