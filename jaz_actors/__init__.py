@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaz_actors.hooks.returns import ReturnType
     from jaz_actors.ids import InvokeId
     from jaz_actors.library import Library
+    from jaz_actors.live_views import JaegerTracing, LangfuseTracing, TrajectoryDirectoryRecorder, View
     from jaz_actors.record import Recorder, TrajectoryRecorder
     from jaz_actors.refs import by_reference
     from jaz_actors.replay import TrajectoryReplay, resume
@@ -51,6 +52,8 @@ _HOMES = {
     "Invocation": "frontdoor",
     "InvokeId": "ids",
     "IterationLimit": "hooks.limits",
+    "JaegerTracing": "live_views",
+    "LangfuseTracing": "live_views",
     "Library": "library",
     "OpenAI": "backends.openai",
     "Outcome": "results",
@@ -63,8 +66,10 @@ _HOMES = {
     "SGLang": "backends.sglang",
     "Scripted": "backends.scripted",
     "TimeLimit": "hooks.limits",
+    "TrajectoryDirectoryRecorder": "live_views",
     "TrajectoryRecorder": "record",
     "TrajectoryReplay": "replay",
+    "View": "live_views",
     "ainvoke": "frontdoor",
     "amap": "frontdoor",
     "by_reference": "refs",
@@ -97,6 +102,8 @@ __all__ = [
     "Invocation",
     "InvokeId",
     "IterationLimit",
+    "JaegerTracing",
+    "LangfuseTracing",
     "Library",
     "OpenAI",
     "Outcome",
@@ -108,8 +115,10 @@ __all__ = [
     "SGLang",
     "Scripted",
     "TimeLimit",
+    "TrajectoryDirectoryRecorder",
     "TrajectoryRecorder",
     "TrajectoryReplay",
+    "View",
     "ainvoke",
     "amap",
     "by_reference",

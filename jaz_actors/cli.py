@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--temperature", type=float, default=0.7, help="of sampling; 0 is greedy")
     demo.add_argument("--runtime", choices=("ray", "inline"), default="ray")
     demo.add_argument("--json", action="store_true", help="print the report as JSON")
-    from jaz_actors.trace_cli import add_commands, run_resume, run_trace
+    from jaz_actors.trace_cli import add_commands, run_replay, run_resume, run_trace
 
     add_commands(commands)
     commands.add_parser("serve", help="serve a model folder over SGLang's native API, on CPU", add_help=False)
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         return serve(arguments[1:])
     args = parser.parse_args(arguments)
     try:
-        return {"demo": _demo, "trace": run_trace, "resume": run_resume}[args.command](args)
+        return {"demo": _demo, "trace": run_trace, "replay": run_replay, "resume": run_resume}[args.command](args)
     except KeyboardInterrupt:
         return 130
 

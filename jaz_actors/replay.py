@@ -106,8 +106,12 @@ class TrajectoryReplay(Hook):
 
     def setup(self) -> None:
         self._reset()
-        self._run = current_run()
-        self._run.home.recorded = self._tool_answer
+
+    def _bind(self) -> None:
+        """The run may be opened, by its first invocation, long after the block has begun."""
+        if self._run is None:
+            self._run = current_run()
+            self._run.home.recorded = self._tool_answer
 
     def teardown(self, error: BaseException | None) -> None:
         if self._run is not None:
@@ -117,6 +121,7 @@ class TrajectoryReplay(Hook):
     # -- the hook
 
     def on_invoke_enter(self, event: InvokeEnter) -> Answer:
+        self._bind()
         path = _path(event.invoke_id)
         parent = None if event.parent_id is None else _path(event.parent_id)
         recorded = self._recorded.get(path)

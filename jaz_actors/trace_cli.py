@@ -43,6 +43,11 @@ def add_commands(commands: Any) -> None:
     whole = views.add_parser("join", help="the document of such a folder")
     whole.add_argument("folder", type=Path)
     whole.add_argument("output", type=Path)
+    replay = commands.add_parser("replay", help="run a program with the answers of a recorded run of it")
+    replay.add_argument("source", help="the folder of the recorded run, or an ATIF document")
+    replay.add_argument("--on-divergence", choices=("error", "live", "ignore"), default="error")
+    replay.add_argument("script", help="the program; what follows are its own arguments")
+    replay.add_argument("args", nargs=argparse.REMAINDER)
     resume = commands.add_parser("resume", help="go on with a recorded run by running its program again")
     resume.add_argument("folder", type=Path, help="the folder of the recorded run")
     resume.add_argument("--on-divergence", choices=("error", "live", "ignore"), default="error")
@@ -144,16 +149,36 @@ def statistics(run: RecordedRun) -> dict[str, Any]:
     }
 
 
+def run_replay(args: argparse.Namespace) -> int:
+    """Run a script under a replay, and say on stderr what was replayed and where it diverged."""
+    from jaz_actors.replay import TrajectoryReplay
+
+    replay = TrajectoryReplay(args.source, args.on_divergence)
+    try:
+        with replay:
+            _run_script(args)
+    finally:
+        report = replay.report
+        print(f"replayed {report.replayed}, live {report.live}, tools {report.tools}", file=sys.stderr)
+        for divergence in report.divergences:
+            print(f"diverged: {divergence}", file=sys.stderr)
+    return 1 if report.divergences else 0
+
+
+def _run_script(args: argparse.Namespace) -> None:
+    sys.argv = [args.script, *args.args]
+    sys.path.insert(0, str(Path(args.script).resolve().parent))
+    runpy.run_path(args.script, run_name="__main__")
+
+
 def run_resume(args: argparse.Namespace) -> int:
     """Run a script as `python script args` would, with its recorded answers."""
     from jaz_actors.record import NothingResumed, resuming
     from jaz_actors.replay import resume
 
-    sys.argv = [args.script, *args.args]
-    sys.path.insert(0, str(Path(args.script).resolve().parent))
     try:
         with resuming(args.folder, lambda: resume(args.folder, on_divergence=args.on_divergence, shards=args.shards)):
-            runpy.run_path(args.script, run_name="__main__")
+            _run_script(args)
     except NothingResumed as error:
         print(f"jaz-actors: {error}", file=sys.stderr)
         return 1

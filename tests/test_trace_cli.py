@@ -84,3 +84,28 @@ def test_mistakes_have_a_message_and_a_status(
     (tmp_path / "empty.py").write_text("pass\n")
     assert main(["resume", str(recorded / "run"), str(tmp_path / "empty.py")]) == 1
     assert "opened no Recorder" in capsys.readouterr().err
+
+
+def test_replaying_runs_the_program_with_recorded_answers(recorded: Path, tmp_path: Path) -> None:
+    asked = (recorded / "asked").read_text()
+    arguments = [str(tmp_path / "second"), str(recorded / "asked")]
+    command = [sys.executable, "-m", "jaz_actors.cli", "replay", str(recorded / "run"), str(recorded / "script.py")]
+    ran = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "[10, 20]\n"), ran.stderr
+    assert "replayed 4, live 0" in ran.stderr
+    assert (recorded / "asked").read_text() == asked
+
+
+def test_documents_are_written_checked_split_and_joined(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, parts, whole = tmp_path / "d.json", tmp_path / "parts", tmp_path / "whole.json"
+    assert main(["trace", "atif", str(recorded / "run"), str(document)]) == 0
+    assert main(["trace", "validate", str(document)]) == 0
+    assert main(["trace", "split", str(document), str(parts)]) == 0
+    assert len(list(parts.glob("*.json"))) == 3
+    assert main(["trace", "join", str(parts), str(whole)]) == 0
+    assert json.loads(whole.read_text()) == json.loads(document.read_text())
+    whole.write_text(whole.read_text().replace('"step_id": 2', '"step_id": 7'))
+    assert main(["trace", "validate", str(whole)]) == 1
+    assert "step_id" in capsys.readouterr().out

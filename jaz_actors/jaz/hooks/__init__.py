@@ -19,6 +19,7 @@ from jaz_actors.hooks import (
     ValidateReturn,
 )
 from jaz_actors.jaz.hooks import effects, events
+from jaz_actors.live_views import JaegerTracing, LangfuseTracing, TrajectoryDirectoryRecorder
 from jaz_actors.record import TrajectoryRecorder
 from jaz_actors.replay import TrajectoryReplay
 
@@ -30,11 +31,14 @@ __all__ = [
     "FileLogger",
     "Hook",
     "IterationLimit",
+    "JaegerTracing",
+    "LangfuseTracing",
     "MetaData",
     "PrintLogger",
     "RecursionLimit",
     "ReturnType",
     "SlidingWindow",
+    "TrajectoryDirectoryRecorder",
     "TrajectoryRecorder",
     "TrajectoryReplay",
     "ValidateREPLCode",
