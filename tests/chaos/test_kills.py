@@ -77,7 +77,10 @@ async def outcomes(folder: Path) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("kind", ["frame", "zygote", "recorder", "host"])
-async def test_whatever_is_killed_every_outcome_is_true_and_every_event_is_kept(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [0, *(pytest.param(number, marks=pytest.mark.long) for number in range(1, 25))])
+async def test_whatever_is_killed_every_outcome_is_true_and_every_event_is_kept(
+    kind: str, again: int, tmp_path: Path
+) -> None:
     work = asyncio.ensure_future(outcomes(tmp_path))
     killed = 0
     async with asyncio.timeout(90):
