@@ -63,13 +63,15 @@ from jaz_actors.spec import (
     InvocationSpec,
     InvocationStatus,
 )
-from jaz_actors.teardown import end_all
+from jaz_actors.teardown import end_all, to_its_end
 from jaz_actors.transfer import error_record, load_plain, pack, plain_error
 
 logger = logging.getLogger(__name__)
 
 # A host keeps children to itself up to here; beyond it one event loop would be the bottleneck of the whole tree.
 CHILDREN_AT_HOME = 64
+# What a cancelled invocation waits for its record.
+RECORD_SECONDS = 5.0
 
 _encode = msgspec.msgpack.Encoder().encode
 spec_decoder = msgspec.msgpack.Decoder(InvocationSpec)
@@ -254,8 +256,19 @@ class Host:
             invocation.loop = loop
             # What the invocation's hooks in this host start is started for it.
             with acting_for(self._calls(self.name, str(invocation.spec.invoke_id))):
-                outcome = await loop.run()
+                try:
+                    outcome = await loop.run()
+                except asyncio.CancelledError:
+                    await to_its_end(self._recorded_soon(invocation))
+                    raise
         return await self._recorded(invocation, outcome)
+
+    async def _recorded_soon(self, invocation: Invocation) -> None:
+        """Of a cancelled invocation nobody waits for the outcome, but its record should have an end."""
+        with contextlib.suppress(TimeoutError, RecorderLost):
+            async with asyncio.timeout(RECORD_SECONDS):
+                for feed in invocation.feeds:
+                    await feed.acknowledged()
 
     async def _recorded(self, invocation: Invocation, outcome: OutcomeRecord) -> OutcomeRecord:
         """The outcome, once every event that led to it is safe."""

@@ -17,10 +17,11 @@ import msgspec
 import psutil
 import pytest
 
-from jaz_actors import ConfigOverride, Hook, Recorder, Scripted, ainvoke, amap, errors
+from jaz_actors import ConfigOverride, Hook, Recorder, Scripted, ainvoke, amap, errors, start
 from jaz_actors.effects import AddMessages, DropMessages, InsertCode, NewMessage
-from jaz_actors.events import Event
+from jaz_actors.events import Event, REPLExecSend
 from jaz_actors.messages import Completion, SampledTokens, Usage
+from jaz_actors.outcomes import AbortedRecord
 from jaz_actors.protocols import CompletionRequest
 from jaz_actors.recorders.deltas import Restorer, Shortener
 from jaz_actors.recorders.journal import JournalReader, JournalWriter
@@ -125,6 +126,21 @@ async def test_a_folder_is_of_one_run_and_one_writer(tmp_path: Path) -> None:
     assert len(RecordedRun(tmp_path).invocations()) == 2
 
 
+async def test_a_cancelled_tree_is_in_the_record_to_its_end(tmp_path: Path) -> None:
+    def answer(request: CompletionRequest) -> str:
+        return "return invoke(n=1)" if request.invoke_id.depth == 1 else "while True: pass"
+
+    with ConfigOverride(backend=Scripted(answer)), Recorder(tmp_path):
+        invocation = await start()
+        async for event in invocation:
+            if isinstance(event, REPLExecSend) and event.depth == 2:
+                break
+        invocation.cancel()
+        await invocation.outcome()
+    recorded = RecordedRun(tmp_path).invocations()
+    assert [type(recorded[path].outcome) for path in sorted(recorded)] == [AbortedRecord, AbortedRecord]
+
+
 @pytest.mark.ray
 async def test_a_recorder_that_is_killed_is_started_again_and_nothing_is_lost(runtime: str, tmp_path: Path) -> None:
     if runtime != "ray":
@@ -178,13 +194,14 @@ with block:
 """
 
 
+@pytest.mark.parametrize("again", [0, *(pytest.param(number, marks=pytest.mark.long) for number in range(1, 11))])
 async def test_a_run_whose_driver_is_killed_again_and_again_ends_as_if_nothing_had_been(
-    runtime: str, tmp_path: Path
+    runtime: str, again: int, tmp_path: Path
 ) -> None:
     folder, asked, bought = tmp_path / "run", tmp_path / "asked", tmp_path / "bought"
     command = [sys.executable, "-c", PROGRAM, str(folder), str(asked), str(bought), "inline"]
     kills = 0
-    chance = random.Random(runtime)
+    chance = random.Random(f"{runtime} {again}")
     while True:
         program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
