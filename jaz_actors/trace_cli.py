@@ -65,7 +65,8 @@ def run_trace(args: argparse.Namespace) -> int:
 
 
 def _on_documents(args: argparse.Namespace) -> int:
-    from jaz_actors.recorders.atif_files import join, split, validate, write_whole
+    from jaz_actors.recorders.atif_check import validate
+    from jaz_actors.recorders.atif_files import join, split, write_whole
 
     def text(document: Any) -> str:
         return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2)

@@ -1,9 +1,14 @@
 """Trajectories of a run as ATIF v1.7 documents (RFC 0001 of the Harbor project): one a root, children embedded.
 
-A seed message is a system or user step. A completed query is an agent step: `message` is what the model wrote, a tool
-call `python` what was run, its observation what the agent was shown of that; the observation is no user step besides,
-so nothing stands twice. Messages that hooks add or hide are in `extra.edits` of the step. A child hangs on the call
-during which it was started; one that a hook started, on a system step. What ATIF has no field for is under `extra`.
+A seed message, and one that a hook added for good, is a system or user step, made when it was first sent. A completion
+is an agent step, also where its query was aborted after it: `message` is what the model wrote, a tool call `python`
+what was run, its observation what came of that. The observation is no user step besides, so nothing stands twice:
+`content` is the text that the model was shown of the execution; where that is abbreviated, `extra.full_text` has the
+whole. What the model was never shown has no `extra.message`, and its `content` is the whole.
+
+A child hangs on the call during which it was started. One that a hook started hangs on the compaction that it summed
+up for, else on a system step of its own. What ATIF has no field for is under `extra`: message edits in `extra.edits`
+of the step of their query, or in the entry of `extra.query_failures`.
 
 Totals are of a document's own steps; sums over a tree stand in `final_metrics.extra`.
 """
@@ -11,31 +16,46 @@ Totals are of a document's own steps; sums over a tree stand in `final_metrics.e
 from __future__ import annotations
 
 import bisect
+import functools
 import importlib.metadata
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from jaz_actors import events as e
-from jaz_actors.events import AnyEvent, MessageAdd
+from jaz_actors.events import AnyEvent, edited
+from jaz_actors.ids import InvokeId
 from jaz_actors.messages import Completion, Message, SampledTokens
-from jaz_actors.outcomes import CompletedRecord, Continue, ExecResult, OutcomeRecord, Raise, Return
-from jaz_actors.payload import ErrorRecord, PackedInput
-from jaz_actors.recorders.deltas import common_prefix
+from jaz_actors.outcomes import ExecResult
+from jaz_actors.recorders.atif_values import (
+    clean,
+    conversation,
+    edits_of,
+    error_fields,
+    error_text,
+    iso,
+    metrics_of,
+    outcome_fields,
+    result_text,
+    shown_inputs,
+    totals_of,
+)
 
 VERSION = "ATIF-v1.7"
 NOTES = (
     "Token and cost totals are of this document's own steps; final_metrics.extra has those of the whole tree. "
-    "Prompt ids are left out where they repeat the step before: metrics.extra says how many."
+    "Prompt ids are left out where they repeat the step before that has ids: metrics.extra says how many."
 )
+# What remains after an edit is written out when it is at most so many times what was taken out: linear over a run.
+_WRITTEN_OUT = 4
+_SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
 
 
 class Trajectories:
     """Give it every event of a run, each invocation's in their order; ask for the documents at any time.
 
     full_prompt_ids:  write each query's whole prompt, which grows with the square of the turns.
+
+    The documents do not depend on how events of different invocations are interleaved.
     """
 
     def __init__(self, *, full_prompt_ids: bool = False) -> None:
@@ -43,13 +63,14 @@ class Trajectories:
         self._trajectories: dict[str, _Trajectory] = {}
 
     def add(self, event: AnyEvent) -> None:
+        """An InvokeEnter of an invocation that is there already is of a resumed run: it begins anew."""
         trajectory = self._trajectories.get(event.invoke_id)
-        if trajectory is None:
-            trajectory = self._trajectories[event.invoke_id] = _Trajectory(event.invoke_id, self._full_prompt_ids)
+        if trajectory is None or isinstance(event, e.InvokeEnter):
+            trajectory = self._trajectories[event.invoke_id] = _Trajectory(event, self._full_prompt_ids)
         trajectory.add(event)
 
     def documents(self) -> list[dict[str, Any]]:
-        """A document a root, in the order in which roots began."""
+        """A document a root, in the order in which roots began. They are copies: nothing added later changes them."""
         below: dict[str, list[_Trajectory]] = {}
         roots = []
         for trajectory in self._trajectories.values():
@@ -57,231 +78,279 @@ class Trajectories:
                 below.setdefault(str(trajectory.parent_id), []).append(trajectory)
             else:
                 roots.append(trajectory)
-        return [_clean(root.document(below)) for root in roots]
-
-
-@dataclass(slots=True)
-class _Step:
-    """`children` are those that were started while this step's call ran."""
-
-    fields: dict[str, Any]
-    iteration: int | None = None
-    children: list[str] = field(default_factory=list)
+        roots.sort(key=lambda root: (root.begun, root.call_order))
+        return [root.document(below, {}) for root in roots]
 
 
 class _Trajectory:
-    """One invocation."""
+    """One invocation. `_steps` only grows; other fields name steps by their place in it."""
 
-    def __init__(self, invoke_id: str, full_prompt_ids: bool) -> None:
-        self.invoke_id = invoke_id
-        self.parent_id: str | None = None
+    def __init__(self, first: AnyEvent, full_prompt_ids: bool) -> None:
+        self.id = InvokeId.parse(first.invoke_id)
+        self.parent_id = None if self.id.parent is None else str(self.id.parent)
         self.parent_iteration: int | None = None
+        self.begun = first.timestamp
         self._full = full_prompt_ids
-        self._steps: list[_Step] = []
-        self._seen = -1
+        self._steps: list[dict[str, Any]] = []
+        self._turns: dict[int, int] = {}  # iteration -> its agent step
+        self._boundaries: dict[int, int] = {}  # iteration -> the step that says how the buffer was cut before it
+        self._extra: dict[str, Any] = {"depth": first.depth, "path": self.id.path}
+        self._seen = -1  # the highest number of a message that has its place
+        self._next_number = 0
         self._time = 0.0
-        self._model = ""
-        self._extra: dict[str, Any] = {}
-        self._edits: dict[str, Any] = {}
-        self._raw: Completion | None = None
-        self._last_ids: list[int] = []
-        self._agent: _Step | None = None
-        self._begun = 0.0
-        self.begun = 0.0
+        self._model: str | None = None
+        self._query_begun = self._execution_begun = first.timestamp
+        self._buffer: Sequence[Message] = ()
+        self._sent: e.LLMQuerySend | None = None
+        self._tokens: SampledTokens | None = None
+        self._code = ""
+        self._result: ExecResult | None = None
 
     def add(self, event: AnyEvent) -> None:
         self._time = max(self._time, event.timestamp)
         match event:
             case e.InvokeEnter():
-                self.begun = event.timestamp
                 self.parent_id, self.parent_iteration = event.parent_id, event.parent_iteration
-                self._extra |= {
-                    "depth": event.depth,
-                    "path": self.invoke_id.partition(":")[2],
-                    "hooks": list(event.hooks),
-                }
                 self._extra |= {"parent_trajectory_id": event.parent_id, "parent_iteration": event.parent_iteration}
-                self._extra |= {"inputs": _shown(event.inputs), "scope": _shown(event.scope)}
+                self._extra |= {"hooks": list(event.hooks)}
+                self._extra |= {"inputs": shown_inputs(event.inputs), "scope": shown_inputs(event.scope)}
             case e.InvokeSend() if event.added or event.dropped:
-                self._extra |= {"inputs": _shown(event.inputs), "hook_added_inputs": list(event.added)}
+                self._extra |= {"inputs": shown_inputs(event.inputs), "hook_added_inputs": list(event.added)}
                 self._extra |= {"hook_dropped_inputs": list(event.dropped)}
             case e.LLMQueryEnter():
                 self._model = event.model
-                self._raw = None
-                self._begun = event.timestamp
-                self._messages(event.messages)
+                self._query_begun = event.timestamp
+                self._buffer, self._sent = event.messages, None
+                self._show(event.messages)
             case e.LLMQuerySend():
-                self._edit(event)
+                self._query_begun = event.timestamp
+                self._sent = event
+                self._count(message for add in event.adds for message in add.messages)
             case e.LLMQueryRetry():
                 retry = {"iteration": event.iteration, "attempt": event.attempt, "wait_seconds": event.wait}
-                self._extra.setdefault("retries", []).append(retry | _error(event.error))
+                self._extra.setdefault("retries", []).append(retry | error_fields(event.error))
             case e.LLMQueryComplete():
-                self._raw = event.completion
+                self._answer(event.iteration, event.completion)
+            case e.LLMQueryExit(completion=None):
+                self._fail(event)
             case e.LLMQueryExit(completion=Completion() as final):
-                self._answer(event, final)
-            case e.LLMQueryExit():
-                failure = {"iteration": event.iteration, "status": event.status}
-                self._extra.setdefault("query_failures", []).append(failure | _error(event.error))
-            case e.REPLExecSend() if self._agent is not None:
-                self._agent.fields["tool_calls"] = [
-                    {
-                        "tool_call_id": self._call_id(event.iteration),
-                        "function_name": "python",
-                        "arguments": {"code": event.code},
-                        "extra": {"invocation": {"start_timestamp": event.timestamp}},
-                    }
-                ]
-            case e.REPLExecExit() if self._agent is not None:
-                self._executed(self._agent, event)
-            case e.InvokeExit():
-                self._extra["outcome"] = _outcome(event.outcome)
-                self._extra["invocation"] = {"end_timestamp": event.timestamp}
+                self._settle(event.iteration, final)
+            case e.REPLExecEnter():
+                self._code, self._result, self._execution_begun = event.code, None, event.timestamp
+            case e.REPLExecSend() if event.iteration in self._turns:
+                self._call(self._steps[self._turns[event.iteration]], event)
+            case e.REPLExecComplete():
+                self._result = event.result
+            case e.REPLExecExit() if event.iteration in self._turns:
+                self._executed(self._steps[self._turns[event.iteration]], event)
+            case e.InvokeExit() if event.sequence >= 0 or "outcome" not in self._extra:
+                self._extra["outcome"] = outcome_fields(event.outcome)
+                self._extra["invocation"] = {"start_timestamp": self.begun, "end_timestamp": self._time}
 
-    # -- steps
+    # -- messages
 
-    def _step(self, source: str, message: str, extra: dict[str, Any], iteration: int | None) -> _Step:
-        fields: dict[str, Any] = {"source": source, "message": message, "timestamp": _iso(self._time)}
-        step = _Step(fields | {"extra": extra}, iteration)
-        self._steps.append(step)
-        return step
+    def _step(self, source: str, message: str, extra: dict[str, Any], *, queries: int = 0) -> dict[str, Any]:
+        step = {"source": source, "message": message, "timestamp": iso(self._time), "llm_call_count": queries}
+        self._steps.append(step | {"extra": extra})
+        return self._steps[-1]
 
-    def _messages(self, messages: Sequence[Message]) -> None:
-        for message in messages:
+    def _show(self, messages: Sequence[Message]) -> None:
+        """New messages stand at the end of the buffer: only these are looked at."""
+        new = []
+        for message in reversed(messages):
             if message.number <= self._seen:
-                continue
-            self._seen = message.number
+                break
+            new.append(message)
+        for message in reversed(new):
+            self._count([message])
+            self._seen = max(self._seen, message.number)
+            turn = self._turns.get(-1 if message.iteration is None else message.iteration)
             if message.kind == "seed":
                 self._message(message)
-            elif (
-                message.kind == "observation" and self._agent is not None and self._agent.iteration == message.iteration
-            ):
-                for result in self._agent.fields.get("observation", {}).get("results", []):
-                    result["content"] = message.content
-                    result["extra"] = {**result.get("extra", {}), "message": message.number}
+            elif message.kind == "assistant" and turn is not None:
+                self._steps[turn]["extra"]["message"] = message.number
+            elif message.kind == "observation" and turn is not None:
+                _observed(self._steps[turn], message)
+
+    def _count(self, messages: Iterable[Message]) -> None:
+        self._next_number = max([self._next_number, *(message.number + 1 for message in messages)])
 
     def _message(self, message: Message) -> None:
-        source = {"system": "system", "user": "user", "assistant": "agent"}[message.role]
         extra = {"message": message.number, "kind": message.kind, "iteration": message.iteration}
-        step = self._step(source, message.content, extra, None)
-        step.fields["llm_call_count"] = 0
+        self._step(_SOURCES[message.role], message.content, extra | {"pinned": message.pinned or None})
+        self._seen = max(self._seen, message.number)
 
-    def _edit(self, event: e.LLMQuerySend) -> None:
-        self._edits = {}
-        if event.drops:
-            self._edits["dropped"] = [
-                {"position": d.position, "message": d.message.number, "persistent": d.persistent} for d in event.drops
-            ]
-        if event.adds:
-            self._edits["added"] = [_add(add) for add in event.adds]
+    # -- queries
 
-    def _answer(self, event: e.LLMQueryExit, final: Completion) -> None:
-        raw = self._raw or final
-        extra: dict[str, Any] = {"iteration": event.iteration, "finish_reason": raw.finish_reason}
-        if self._edits:
-            extra["edits"] = self._edits
-        if final.content != raw.content:
-            extra["modified"] = final.content
-        extra["invocation"] = {"start_timestamp": self._begun, "end_timestamp": event.timestamp}
-        step = self._agent = self._step("agent", raw.content, extra, event.iteration)
-        step.fields["llm_call_count"] = 1
-        step.fields["model_name"] = raw.model or self._model
-        step.fields["metrics"] = self._metrics(raw)
+    def _answer(self, iteration: int, completion: Completion) -> None:
+        """From here on the edits that are to stay do."""
+        extra: dict[str, Any] = {"iteration": iteration, "finish_reason": completion.finish_reason}
+        if self._sent is not None:
+            self._commit(self._sent)
+            extra["edits"] = edits_of(self._sent, committed=True) or None
+        extra["invocation"] = {"start_timestamp": self._query_begun, "end_timestamp": self._time}
+        extra["status"] = "unfinished"
+        self._turns[iteration] = len(self._steps)
+        step = self._step("agent", completion.content, extra, queries=1)
+        step["model_name"] = completion.model or self._model or None
+        step["metrics"] = metrics_of(completion, self._tokens, full_prompt_ids=self._full)
+        if "completion_token_ids" in step["metrics"]:
+            self._tokens = completion.tokens
 
-    def _metrics(self, completion: Completion) -> dict[str, Any]:
-        usage, tokens = completion.usage, completion.tokens
-        metrics: dict[str, Any] = {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "cost_usd": usage.cost_usd,
-        }
-        if tokens is None:
-            return metrics
-        fault = _token_fault(tokens, completion)
-        if fault:
-            return metrics | {"extra": {"trainable": False, "reason": fault}}
-        metrics |= {"completion_token_ids": tokens.output_ids, "logprobs": tokens.logprobs}
-        versions = {"version_at_submit": tokens.version_at_submit, "version_at_return": tokens.version_at_return}
-        extra: dict[str, Any] = {name: version for name, version in versions.items() if version is not None}
-        if self._full:
-            metrics["prompt_token_ids"] = tokens.prompt_ids
-        else:
-            shared = common_prefix(tokens.prompt_ids, self._last_ids)
-            extra["prompt_token_ids_delta"] = {"shared_prefix": shared, "ids": tokens.prompt_ids[shared:]}
-        self._last_ids = [*tokens.prompt_ids, *tokens.output_ids]
-        return metrics | {"extra": extra} if extra else metrics
+    def _commit(self, sent: e.LLMQuerySend) -> None:
+        for add in sent.adds:
+            for message in add.messages if add.persistent else ():
+                self._message(message)
+        dropped = [drop.message for drop in sent.drops if drop.persistent]
+        kept = edited(self._buffer, sent.drops, sent.adds, persistent_only=True) if dropped else ()
+        if dropped and _size(kept) <= _WRITTEN_OUT * _size(dropped):
+            compacts = any(add.persistent for add in sent.adds)
+            management = {"type": "compaction" if compacts else "pruning", "boundary": "replace"}
+            extra = {"kind": "context", "iteration": sent.iteration, "context_management": management}
+            self._boundaries[sent.iteration] = len(self._steps)
+            step = self._step("system", f"{len(dropped)} messages were taken out of the conversation.", extra)
+            step["observation"] = {"results": [{"content": conversation(kept)}]}
 
-    def _executed(self, step: _Step, event: e.REPLExecExit) -> None:
-        result: dict[str, Any] = {"source_call_id": self._call_id(event.iteration), "extra": {"status": event.status}}
+    def _settle(self, iteration: int, final: Completion) -> None:
+        if iteration not in self._turns:
+            self._answer(iteration, final)
+        step = self._steps[self._turns[iteration]]
+        step["extra"] |= {"status": None, "message": self._next_number, "kind": "assistant"}
+        if final.content != step["message"]:
+            step["extra"]["modified"] = final.content
+
+    def _fail(self, event: e.LLMQueryExit) -> None:
+        failure: dict[str, Any] = {"iteration": event.iteration, "status": event.status} | error_fields(event.error)
+        if event.iteration in self._turns:
+            self._steps[self._turns[event.iteration]]["extra"] |= failure
+        elif self._sent is not None:
+            failure["edits"] = edits_of(self._sent, committed=False) or None
+        self._extra.setdefault("query_failures", []).append(failure)
+
+    # -- executions
+
+    def _call(self, step: dict[str, Any], event: e.REPLExecSend) -> None:
+        extra: dict[str, Any] = {"written": self._code if self._code != event.code else None}
+        extra["added_variables"] = list(event.added_variables) or None
+        extra["dropped_variables"] = list(event.dropped_variables) or None
+        call_id = f"{self.id}/turn-{event.iteration}"
+        call = {"tool_call_id": call_id, "function_name": "python", "arguments": {"code": event.code}, "extra": extra}
+        step["tool_calls"] = [call]
+
+    def _executed(self, step: dict[str, Any], event: e.REPLExecExit) -> None:
+        extra: dict[str, Any] = {"status": event.status} | error_fields(event.error)
+        result: dict[str, Any] = {"extra": extra}
         if event.result is not None:
-            result |= {"content": _result_text(event.result)}
-            result["extra"]["result"] = type(event.result).__name__.lower()
-        if event.error is not None:
-            result["extra"] |= _error(event.error)
-            result["content"] = f"{event.error.type_name}: {event.error.message}"
-        if "tool_calls" in step.fields:
-            step.fields["tool_calls"][0]["extra"]["invocation"]["end_timestamp"] = event.timestamp
-        else:
-            del result["source_call_id"]
-        step.fields["observation"] = {"results": [result]}
-
-    def _call_id(self, iteration: int) -> str:
-        return f"{self.invoke_id}/turn-{iteration}"
+            result["content"] = result_text(event.result)
+            extra["result"] = type(event.result).__name__.lower()
+            if self._result is not None and self._result != event.result:
+                extra["unmodified"] = result_text(self._result)
+        elif event.error is not None:
+            result["content"] = error_text(event.error)
+        for call in step.get("tool_calls", ()):
+            result["source_call_id"] = call["tool_call_id"]
+            call["extra"]["invocation"] = {"start_timestamp": self._execution_begun, "end_timestamp": self._time}
+        step["observation"] = {"results": [result]}
 
     # -- the document
 
-    def document(self, below: dict[str, list[_Trajectory]]) -> dict[str, Any]:
-        steps = [step.fields | {} for step in self._steps]
-        turns = {step.iteration: fields for step, fields in zip(self._steps, steps, strict=True)}
-        children = below.get(self.invoke_id, [])
-        for child in children:
-            fields = turns.get(child.parent_iteration)
-            if child.by_hook or fields is None or "tool_calls" not in fields:
-                fields = _hook_step(child)
-                bisect.insort(steps, fields, key=lambda step: step["timestamp"])
-            fields["observation"] = _with_ref(fields, child.invoke_id, self._run)
+    def document(self, below: dict[str, list[_Trajectory]], place: dict[str, Any]) -> dict[str, Any]:
+        """With everything `below` it; `place` says on which step of the parent's document it hangs."""
+        steps = [dict(step) for step in self._steps]
+        children = sorted(below.get(str(self.id), []), key=lambda child: child.call_order)
+        self._hang(steps, children)
         if not steps:
             steps.append({"source": "system", "message": "It ended before its first message.", "llm_call_count": 0})
-        for number, fields in enumerate(steps, start=1):
-            fields["step_id"] = number
-        order = {ref: place for place, ref in enumerate(refs_of(steps))}
-        embedded = [child.document(below) for child in sorted(children, key=lambda child: order[child.invoke_id])]
-        document: dict[str, Any] = {
-            "schema_version": VERSION,
-            "session_id": self._run,
-            "trajectory_id": self.invoke_id,
-            "agent": {
-                "name": "jaz-actors",
-                "version": importlib.metadata.version("jaz-actors"),
-                "model_name": self._model,
-            },
-            "notes": NOTES,
-            "steps": steps,
-            "final_metrics": _totals(steps, embedded),
-            "extra": {"outcome": {"status": "unfinished"}, **self._extra},
-        }
-        if embedded:
-            document["subagent_trajectories"] = embedded
-        return document
+        places = {}
+        for number, step in enumerate(steps, start=1):
+            step["step_id"] = number
+            calls = [call["tool_call_id"] for call in step.get("tool_calls", ())]
+            for child_id in refs_of([step]):
+                places[child_id] = {"parent_step_id": number, "parent_tool_call_id": calls[0] if calls else None}
+        known = {str(child.id): child for child in children}
+        embedded = [known[child_id].document(below, found) for child_id, found in places.items()]
+        document: dict[str, Any] = clean(
+            {
+                "schema_version": VERSION,
+                "session_id": self.id.run,
+                "trajectory_id": str(self.id),
+                "agent": {"name": "jaz-actors", "version": _version(), "model_name": self._model or None},
+                "notes": NOTES,
+                "steps": steps,
+                "final_metrics": totals_of(steps, embedded),
+                "extra": {"outcome": {"status": "unfinished"}, **self._extra, **place},
+            }
+        )
+        return document | {"subagent_trajectories": embedded} if embedded else document
 
-    @property
-    def _run(self) -> str:
-        return self.invoke_id.partition(":")[0]
+    def _hang(self, steps: list[dict[str, Any]], children: Iterable[_Trajectory]) -> None:
+        """Every child on one step: of those that are there, or one more, where the time says."""
+        hung: dict[int, list[_Trajectory]] = {}
+        apart = []
+        for child in children:
+            place = self._place(child)
+            if place is None:
+                apart.append(child)
+            else:
+                hung.setdefault(place, []).append(child)
+        for place, group in hung.items():
+            steps[place]["observation"] = _with_refs(steps[place], group)
+        for child in apart:
+            bisect.insort(steps, _apart(child), key=lambda step: step["timestamp"])
+
+    def _place(self, child: _Trajectory) -> int | None:
+        iteration = -1 if child.parent_iteration is None else child.parent_iteration
+        if child.by_hook:
+            place = self._boundaries.get(iteration)
+            return place if place is not None and iso(child.begun) <= self._steps[place]["timestamp"] else None
+        place = self._turns.get(iteration)
+        return place if place is not None and "tool_calls" in self._steps[place] else None
 
     @property
     def by_hook(self) -> bool:
-        return self.invoke_id.rpartition(".")[2].startswith("hook-")
+        return self._component.startswith("hook-")
+
+    @property
+    def call_order(self) -> tuple[bool, int, float, str]:
+        """Ordinals as they count, then keys as they began."""
+        numbered = self._component.isdigit()
+        return not numbered, int(self._component) if numbered else 0, self.begun, self.id.path
+
+    @property
+    def _component(self) -> str:
+        return self.id.path.rpartition(".")[2]
 
 
-def _hook_step(child: _Trajectory) -> dict[str, Any]:
-    return {
+def _observed(step: dict[str, Any], message: Message) -> None:
+    """What the model is shown takes the place of the whole text, which stays where it is another."""
+    for result in step.get("observation", {}).get("results", ()):
+        whole = result.get("content", "")
+        if whole.rstrip("\n") not in ("", message.content):
+            result["extra"]["full_text"] = whole
+        result["content"] = message.content
+        result["extra"]["message"] = message.number
+
+
+def _apart(child: _Trajectory) -> dict[str, Any]:
+    by_hook = "An agent was started by a hook."
+    step = {
         "source": "system",
-        "message": "An agent was started outside the code of a turn.",
-        "timestamp": _iso(child.begun),
+        "message": by_hook if child.by_hook else "An agent was started; of the call that did it there is no record.",
+        "timestamp": iso(child.begun),
         "llm_call_count": 0,
         "extra": {"kind": "subagent", "iteration": child.parent_iteration},
         "observation": {"results": [{}]},
     }
+    return step | {"observation": _with_refs(step, [child])}
+
+
+def _with_refs(step: dict[str, Any], children: Iterable[_Trajectory]) -> dict[str, Any]:
+    """The step's observation with references to children, on a copy; a call that still runs gets a result for them."""
+    refs = [{"trajectory_id": str(child.id), "session_id": child.id.run} for child in children]
+    results = list(step.get("observation", {}).get("results", ()))
+    if not results:
+        results = [{"source_call_id": step["tool_calls"][0]["tool_call_id"]}]
+    return {"results": [{**results[0], "subagent_trajectory_ref": refs}, *results[1:]]}
 
 
 def refs_of(steps: Iterable[dict[str, Any]]) -> list[str]:
@@ -294,86 +363,10 @@ def refs_of(steps: Iterable[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _with_ref(fields: dict[str, Any], child: str, run: str) -> dict[str, Any]:
-    """The step's observation with a reference to a child; what it holds already stays."""
-    results = [dict(result) for result in fields.get("observation", {}).get("results", [])]
-    if not results:
-        results = [{"source_call_id": fields["tool_calls"][0]["tool_call_id"]}]
-    refs = [*results[0].get("subagent_trajectory_ref", []), {"trajectory_id": child, "session_id": run}]
-    results[0]["subagent_trajectory_ref"] = refs
-    return {"results": results}
+def _size(messages: Iterable[Message]) -> int:
+    return sum(len(message.content) for message in messages)
 
 
-def _totals(steps: Iterable[dict[str, Any]], children: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    names = {"prompt_tokens": 0.0, "completion_tokens": 0.0, "cached_tokens": 0.0, "cost_usd": 0.0}
-    steps = list(steps)
-    totals: dict[str, Any] = {"total_steps": len(steps)}
-    extra: dict[str, Any] = {}
-    for name in names:
-        own = [step["metrics"][name] for step in steps if step.get("metrics", {}).get(name) is not None]
-        if own:
-            totals[f"total_{name}"] = sum(own)
-        below = [child["final_metrics"].get("extra", {}).get(f"subtree_{name}") for child in children]
-        tree = [*own, *(value for value in below if value is not None)]
-        if tree:
-            extra[f"subtree_{name}"] = sum(tree)
-    return totals | {"extra": extra} if extra else totals
-
-
-def _token_fault(tokens: SampledTokens, completion: Completion) -> str:
-    if len(tokens.output_ids) != len(tokens.logprobs):
-        return "ids and logprobs differ in length"
-    if not all(math.isfinite(logprob) for logprob in tokens.logprobs):
-        return "a logprob is not finite"
-    counted = completion.usage.completion_tokens
-    return "" if counted in (None, len(tokens.output_ids)) else "ids and the count of tokens differ"
-
-
-def _add(add: MessageAdd) -> dict[str, Any]:
-    messages = [{"role": m.role, "content": m.content, "message": m.number} for m in add.messages]
-    return {"position": add.position, "persistent": add.persistent, "messages": messages}
-
-
-def _shown(inputs: Sequence[PackedInput]) -> dict[str, Any]:
-    return {item.name: {"type": item.payload.type_name, "preview": item.payload.preview} for item in inputs}
-
-
-def _result_text(result: ExecResult) -> str:
-    match result:
-        case Continue():
-            return result.text
-        case Return():
-            return result.value.preview
-        case Raise():
-            return f"{result.error.type_name}: {result.error.message}"
-
-
-def _outcome(outcome: OutcomeRecord) -> dict[str, Any]:
-    status = str(outcome.__struct_config__.tag)
-    if isinstance(outcome, CompletedRecord):
-        return {"status": status, "type": outcome.value.type_name, "preview": outcome.value.preview}
-    return {"status": status} | _error(outcome.error)
-
-
-def _error(error: ErrorRecord | None) -> dict[str, Any]:
-    return {} if error is None else {"error_type": error.type_name, "error": error.message}
-
-
-def _iso(timestamp: float) -> str:
-    return datetime.fromtimestamp(timestamp, UTC).isoformat()
-
-
-def _clean(value: Any) -> Any:
-    """Without nulls, empty containers of no meaning, numbers that JSON has not, and lone surrogates."""
-    match value:
-        case dict():
-            cleaned = {_clean(k): _clean(v) for k, v in value.items() if v is not None}
-            return {k: v for k, v in cleaned.items() if not (k in ("extra", "metrics", "observation") and v == {})}
-        case list() | tuple():
-            return [_clean(item) for item in value]
-        case float() if not math.isfinite(value):
-            return str(value)
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode() if not value.isascii() else value
-        case _:
-            return value
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version("jaz-actors")

@@ -28,13 +28,18 @@ class DocumentedInvocation:
         turns: list[Turn] = []
         buffer: tuple[Message, ...] = ()
         ids: list[int] = []
+        added: dict[int, str] = {}
         for step in self._document["steps"]:
             extra = step.get("extra", {})
             if step.get("llm_call_count") != 1:
-                if "message" in extra:
+                if extra.get("kind") == "seed":
                     buffer = (*buffer, Message(_ROLES[step["source"]], step["message"], "seed", extra["message"]))
+                elif extra.get("kind") == "added":
+                    added[extra["message"]] = step["message"]
                 continue
-            drops, adds = _edits(extra.get("edits", {}), buffer)
+            if "status" in extra:  # its query did not complete
+                continue
+            drops, adds = _edits(extra.get("edits", {}), buffer, added)
             raw = _completion(step, ids)
             final = Completion(extra["modified"], raw.finish_reason, raw.model) if "modified" in extra else raw
             results = step.get("observation", {}).get("results", [])
@@ -64,7 +69,7 @@ def _said(role: Role, content: str) -> Message:
 
 
 def _edits(
-    edits: Mapping[str, Any], buffer: tuple[Message, ...]
+    edits: Mapping[str, Any], buffer: tuple[Message, ...], added: Mapping[int, str]
 ) -> tuple[tuple[MessageDrop, ...], tuple[MessageAdd, ...]]:
     drops = tuple(
         MessageDrop(drop["position"], buffer[drop["position"]], drop["persistent"]) for drop in edits.get("dropped", ())
@@ -72,12 +77,18 @@ def _edits(
     adds = tuple(
         MessageAdd(
             add["position"],
-            tuple(Message(m["role"], m["content"], "added", m["message"]) for m in add["messages"]),
+            tuple(_added(message, added) for message in add["messages"]),
             add["persistent"],
         )
         for add in edits.get("added", ())
     )
     return drops, adds
+
+
+def _added(message: Mapping[str, Any], texts: Mapping[int, str]) -> Message:
+    """One that stays is a step of its own, which has its text."""
+    number = message["message"]
+    return Message(message["role"], message["content"] if "content" in message else texts[number], "added", number)
 
 
 def _completion(step: Mapping[str, Any], ids: list[int]) -> Completion:

@@ -17,7 +17,7 @@ import pytest
 from jaz_actors import Completed, ConfigOverride, Failed, Outcome, Recorder, Scripted, amap, configure, errors, shutdown
 from jaz_actors.protocols import CompletionRequest
 from jaz_actors.recorders.atif import Trajectories
-from jaz_actors.recorders.atif_files import validate
+from jaz_actors.recorders.atif_check import validate
 from jaz_actors.recorders.runs import RecordedRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -18,7 +18,8 @@ from jaz_actors.events import LLMQuerySend
 from jaz_actors.hooks import Compaction
 from jaz_actors.messages import Completion, SampledTokens, Usage
 from jaz_actors.protocols import CompletionRequest
-from jaz_actors.recorders.atif_files import join, split, validate
+from jaz_actors.recorders.atif_check import validate
+from jaz_actors.recorders.atif_files import join, split
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -155,8 +156,16 @@ async def test_edits_and_agents_that_hooks_start_are_there() -> None:
     edited = next(step for step in document["steps"] if "edits" in step.get("extra", {}))
     assert edited["extra"]["edits"]["added"][0]["messages"][0]["content"] == "hint"
     assert edited["extra"]["edits"]["dropped"] == [{"position": 3, "message": 3, "persistent": True}]
-    started = [step for step in document["steps"] if step.get("extra", {}).get("kind") == "subagent"]
-    assert len(started) == len(document["subagent_trajectories"]) >= 1
+    cuts = [step for step in document["steps"] if step.get("extra", {}).get("kind") == "context"]
+    kinds = {step["extra"]["context_management"]["type"] for step in cuts}
+    assert kinds <= {"compaction", "pruning"}
+    summed_up = [step for step in cuts if step["extra"]["context_management"]["type"] == "compaction"]
+    assert len(summed_up) == len(document["subagent_trajectories"]) >= 1
+    for step in summed_up:
+        (result,) = step["observation"]["results"]
+        assert len(result["subagent_trajectory_ref"]) == 1
+        assert "in short" in result["content"]
+        assert step["extra"]["context_management"]["boundary"] == "replace"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def model(spawn: str, pause: str, grandchild: bool) -> Callable[[CompletionReque
                 turn
             ]
         ids = [random.randrange(50) for _ in range(3)]
-        return Completion(code, usage=Usage(5, 3), tokens=SampledTokens([1, 2, 3], ids, [-0.5] * 3, "1", "1"))
+        return Completion(code, usage=Usage(3, 3), tokens=SampledTokens([1, 2, 3], ids, [-0.5] * 3, "1", "1"))
 
     return answer
 

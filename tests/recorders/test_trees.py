@@ -22,7 +22,8 @@ from jaz_actors.effects import AddMessages, DropMessages, InsertCode, NewMessage
 from jaz_actors.events import Event
 from jaz_actors.protocols import CompletionRequest
 from jaz_actors.recorders.atif import Trajectories
-from jaz_actors.recorders.atif_files import join, split, validate
+from jaz_actors.recorders.atif_check import validate
+from jaz_actors.recorders.atif_files import join, split
 from jaz_actors.recorders.runs import RecordedRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
