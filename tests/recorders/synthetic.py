@@ -94,8 +94,6 @@ def invocation(
             record = SampledTokens(list(ids), new, [-0.1, -3.0, -0.0001, -9.5], "v1", "v2")
             ids += [*new, 7, 8]
         usage = Usage(sum(len(message.content) // 4 for message in buffer), len(code) // 4, 0, 0.001)
-        if record is not None:
-            usage = Usage(len(record.prompt_ids), len(record.output_ids), 0, 0.001)
         completion = Completion(code, "stop", "m1-answering", usage, record)
         emit(LLMQueryComplete, iteration=iteration, completion=completion)
         emit(LLMQueryExit, iteration=iteration, status="completed", completion=completion)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from atif import Trajectory
 from hypothesis import HealthCheck, given, settings
@@ -56,6 +57,19 @@ def checked(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
             Trajectory.model_validate(part)
             assert [problem for problem in validate(part) if "subtree_" not in problem] == []
     return documents
+
+
+def counted(path: str, turns: int) -> list[Event]:
+    """A made-up invocation with tokens, whose counts are those of its ids."""
+    events: list[Event] = []
+    for event in invocation(path, turns=turns, tokens=True):
+        completion = event.completion if isinstance(event, (LLMQueryComplete, LLMQueryExit)) else None
+        if completion is not None and completion.tokens is not None:
+            usage = Usage(len(completion.tokens.prompt_ids), len(completion.tokens.output_ids), 0, 0.5)
+            completion = msgspec.structs.replace(completion, usage=usage)
+            event = msgspec.structs.replace(event, completion=completion)
+        events.append(event)
+    return events
 
 
 def tree(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -208,7 +222,7 @@ def test_a_compaction_is_a_boundary_with_the_new_context(size: int, written_out:
 
 def test_documents_are_copies() -> None:
     trajectories = Trajectories()
-    events = invocation("0", turns=3, tokens=True)
+    events = counted("0", turns=3)
     for event in events[:12]:
         trajectories.add(event)  # type: ignore[arg-type]
     early = trajectories.documents()
@@ -294,7 +308,7 @@ def test_deep_and_wide_trees_are_no_trouble() -> None:
 
 def test_what_is_added_a_turn_does_not_grow_with_the_turns() -> None:
     """Sizes of documents, without whole prompts, are linear in what was said."""
-    sizes = [len(json.dumps(documents_of(invocation("0", turns=turns, tokens=True)))) for turns in (50, 100, 200)]
+    sizes = [len(json.dumps(documents_of(counted("0", turns=turns)))) for turns in (50, 100, 200)]
     assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])
 
 
@@ -354,7 +368,7 @@ json_values = st.recursive(
 @given(json_values, st.data())
 def test_the_check_takes_any_json_and_says_where(value: Any, data: st.DataObject) -> None:
     assert validate(value) != []
-    (document,) = documents_of(invocation("0", turns=1, tokens=True), invocation("0.0", turns=1))
+    (document,) = documents_of(counted("0", turns=1), counted("0.0", turns=1))
     owner: Any = document
     for _ in range(data.draw(st.integers(0, 6))):
         below = [
@@ -410,7 +424,7 @@ def child_of(document: Any) -> Any:
     ],
 )
 def test_damage_is_found_where_it_is(damage: Any, problem: str) -> None:
-    streams = invocation("0", turns=2, tokens=True), invocation("0.0", turns=1, tokens=True)
+    streams = counted("0", turns=2), counted("0.0", turns=1)
     (document,) = checked(documents_of(*streams))
     damage(document)
     assert any(problem in line for line in validate(document)), validate(document)
