@@ -6,17 +6,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from jaz_actors.backends.tokenizer_folder import TokenizerFolder, read_tokenizer_folder
-from jaz_actors.messages import Message
+from jaz_actors.messages import Message, Role
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a sampled answer says.
+
+    content:    the text that is shown: without special tokens, reasoning and the whitespace after it.
+    reasoning:  [start, end) of the sampled ids that are reasoning, tags included; None where there is none.
+    """
+
+    content: str
+    reasoning: tuple[int, int] | None = None
 
 
 @runtime_checkable
 class ChatFormat(Protocol):
     """How a model is talked to in tokens. Picklable until `load`.
 
-    `load` comes first, once, in a thread of its own: it may read files and take seconds. Everything else is
-    called from any thread, concurrently, and must give the same for the same arguments. Raises
-    ConfigurationError for what it cannot do.
+    A prompt is the ids of its messages, one after the other, and those where the answer begins. `load` comes first,
+    once, in a thread of its own: it may read files and take seconds. Everything else is called from any thread,
+    concurrently, and must give the same for the same arguments. Raises ConfigurationError for what it cannot do.
     """
 
     def load(self) -> None: ...
@@ -31,12 +44,20 @@ class ChatFormat(Protocol):
         """The ids that end the assistant's answer."""
         ...
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        """The whole prompt, up to where the assistant's answer begins."""
+    def message_ids(self, message: Message, previous: Role | None) -> list[int]:
+        """What one message contributes. `previous` is the role of the message before it, None for the first."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text that a reader sees, without special tokens."""
+    def reply_start_ids(self) -> list[int]:
+        """Where the assistant's answer begins, an opened reasoning tag included where the model's format has one."""
+        ...
+
+    def reply_end_ids(self) -> list[int]:
+        """What stands between the id that ended an answer and the next message."""
+        ...
+
+    def read(self, ids: Sequence[int], *, ended: bool) -> Reply:
+        """The answer in sampled ids. ended: the last id is the one that stopped it."""
         ...
 
 
@@ -69,11 +90,22 @@ class HFChatFormat:
     def stop_ids(self) -> tuple[int, ...]:
         return self._ready.stop_ids
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        return self._ready.encode(self._ready.template.render(messages))
+    def message_ids(self, message: Message, previous: Role | None) -> list[int]:
+        whole = self._ready.template.render([message])
+        return self._ready.encode(whole.removesuffix(self._start))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._ready.decode(list(ids))
+    def reply_start_ids(self) -> list[int]:
+        return self._ready.encode(self._start)
+
+    def reply_end_ids(self) -> list[int]:
+        return []
+
+    def read(self, ids: Sequence[int], *, ended: bool) -> Reply:
+        return Reply(self._ready.decode(list(ids[:-1] if ended else ids)))
+
+    @property
+    def _start(self) -> str:
+        return self._ready.template.render([Message("system", "", "seed", 0)])
 
     @property
     def _ready(self) -> TokenizerFolder:

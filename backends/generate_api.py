@@ -7,15 +7,26 @@ repaired.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from jaz_actors.backends.refusals import is_context_overflow
-from jaz_actors.errors import ConfigurationError, ContextOverflow, GenerationAborted, MalformedResponse
-from jaz_actors.messages import FinishReason
+from jaz_actors.backends.refusals import Explanation, error_of, is_context_overflow
+from jaz_actors.errors import (
+    BackendError,
+    ConfigurationError,
+    ContextOverflow,
+    GenerationAborted,
+    MalformedResponse,
+)
+from jaz_actors.messages import FinishReason, VersionSpan
 
-_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+# Servers put large negative numbers in place of minus infinity; no sampled token is that unlikely.
+LEAST_LOGPROB: Final = -1000.0
+# Rounding may give a sure token a little more than certainty.
+MOST_LOGPROB: Final = 1e-3
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -45,11 +56,27 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             if not fine:
                 raise ConfigurationError(name, f"{getattr(self, name)!r} cannot be sampled with")
 
+    def parameters(self, stop_ids: tuple[int, ...], *, sampled: int = 0) -> dict[str, Any]:
+        """The `sampling_params` of a request, `sampled` ids after the beginning of the answer."""
+        drawn = {name: getattr(self, name) for name in self.__struct_fields__}
+        drawn["max_new_tokens"] -= sampled
+        if sampled and self.sampling_seed is not None:
+            drawn["sampling_seed"] += sampled  # the same draws must not come again
+        return (
+            {name: value for name, value in drawn.items() if value is not None}
+            # Anything that trims or hides sampled tokens would part the ids from their log-probabilities.
+            | {"no_stop_trim": True, "skip_special_tokens": False, "spaces_between_special_tokens": False}
+            | ({"stop_token_ids": list(stop_ids)} if stop_ids else {})
+        )
+
 
 class Generated(msgspec.Struct, frozen=True):
     """A checked answer: [N] ids, their [N] log-probabilities, and the server's counts.
 
-    stopped_by: the id that ended it, where an id did.
+    stopped_by:      the id that ended it, where an id did.
+    weight_version:  the server's label when it answered.
+    versions:        which weights sampled which ids, where the server tells.
+    aborted:         why the server broke it off, None where it is complete.
     """
 
     output_ids: list[int]
@@ -59,6 +86,8 @@ class Generated(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int | None
     weight_version: str | None
+    versions: tuple[VersionSpan, ...] = ()
+    aborted: BackendError | None = None
 
 
 class _Finish(msgspec.Struct, frozen=True):
@@ -66,6 +95,13 @@ class _Finish(msgspec.Struct, frozen=True):
     matched: int | str | list[int] | None = None
     message: str | None = None
     status_code: int | None = None
+    err_type: str | None = None
+
+
+class _Versions(msgspec.Struct, frozen=True):
+    version: str | int | None
+    start: int
+    end: int
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -74,6 +110,7 @@ class _Meta(msgspec.Struct, frozen=True):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     weight_version: str | int | None = None
+    weight_versions: list[_Versions] | None = None
     output_token_logprobs: list[tuple[float, int, str | None]] | None = None
     output_token_logprobs_length: int | None = None
 
@@ -98,22 +135,23 @@ _outlines = msgspec.json.Decoder(_Outline)
 
 def generate_body(
     prompt_ids: list[int],
-    sampling: Sampling,
+    parameters: dict[str, Any],
     *,
     rid: str,
-    stop_ids: tuple[int, ...],
     weight_version: str | None,
+    session: str,
 ) -> bytes:
-    """`weight_version` names the prefix cache to use: what old weights computed must not serve new ones."""
-    drawn = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    """The request.
+
+    weight_version:  names the prefix cache to use: what old weights computed must not serve new ones.
+    session:         the same for all requests of an invocation, for routers that keep them on one server.
+    """
     body: dict[str, Any] = {
         "input_ids": prompt_ids,
-        "sampling_params": {name: value for name, value in drawn.items() if value is not None}
-        # Anything that trims or hides sampled tokens would part the ids from their log-probabilities.
-        | {"no_stop_trim": True, "skip_special_tokens": False, "spaces_between_special_tokens": False}
-        | ({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
+        "sampling_params": parameters,
         "return_logprob": True,
         "rid": rid,
+        "routing_key": session,
     }
     if weight_version is not None:
         body["extra_key"] = weight_version
@@ -121,29 +159,36 @@ def generate_body(
 
 
 def read_generated(backend: str, data: bytes, *, prompt_length: int, vocabulary: int) -> Generated:
-    """Raises MalformedResponse; for an abort GenerationAborted, or ContextOverflow where that was why."""
+    """Raises MalformedResponse, and for a request that the server ended before anything was sampled, the reason."""
     try:
-        _refuse_aborted(backend, _finish_of(_outlines.decode(data).meta_info))
+        finish = _finish_of(_outlines.decode(data).meta_info)
+        aborted = _aborted(backend, finish)
         answer = _answers.decode(data)
     except msgspec.DecodeError as error:
         raise MalformedResponse(backend, f"{error}: {data[:200]!r}") from error
     meta, ids, entries = answer.meta_info, answer.output_ids, answer.meta_info.output_token_logprobs
+    if aborted is not None and not ids:
+        raise aborted
     if ids is None or entries is None:
         raise MalformedResponse(backend, "the answer lacks output_ids or output_token_logprobs")
-    logprobs = [entry[0] for entry in entries]
     problem = _disagreement(ids, entries, meta, prompt_length=prompt_length, vocabulary=vocabulary)
     if problem is not None:
         raise MalformedResponse(backend, problem)
-    finish = _finish_of(meta)
     return Generated(
         ids,
-        logprobs,
+        [entry[0] for entry in entries],
         _FINISH.get(finish.type, "unknown"),
         finish.matched if isinstance(finish.matched, int) else None,
         prompt_length,
         meta.cached_tokens,
-        None if meta.weight_version is None else str(meta.weight_version),
+        _label(meta.weight_version),
+        tuple(VersionSpan(s.start, s.end, _label(s.version), _label(s.version)) for s in meta.weight_versions or ()),
+        aborted,
     )
+
+
+def _label(version: str | int | None) -> str | None:
+    return None if version is None else str(version)
 
 
 def _finish_of(meta: _Meta | _Outline.Meta) -> _Finish:
@@ -151,12 +196,16 @@ def _finish_of(meta: _Meta | _Outline.Meta) -> _Finish:
     return _Finish(meta.finish_reason) if isinstance(meta.finish_reason, str) else meta.finish_reason
 
 
-def _refuse_aborted(backend: str, finish: _Finish) -> None:
+def _aborted(backend: str, finish: _Finish) -> BackendError | None:
+    """Why a request was ended: an error where the server gives one, else only that it was."""
     if finish.type != "abort":
-        return
+        return None
     message = finish.message or "the server ended the request before it was complete"
-    error = ContextOverflow if is_context_overflow(message) else GenerationAborted
-    raise error(backend, message, finish.status_code)
+    if is_context_overflow(message):
+        return ContextOverflow(backend, message, finish.status_code)
+    if finish.status_code is not None and finish.status_code >= 400:
+        return error_of(backend, finish.status_code, Explanation(message, finish.err_type or ""))
+    return GenerationAborted(backend, message, finish.status_code)
 
 
 def _disagreement(
@@ -181,6 +230,16 @@ def _disagreement(
             return f"output id {index} is {token}, but its log-probability is for {scored}"
         if not 0 <= token < vocabulary:
             return f"output id {index} is {token}, outside the vocabulary of {vocabulary}"
-        if not math.isfinite(logprob):
+        if not LEAST_LOGPROB < logprob <= MOST_LOGPROB:  # NaN is neither
             return f"the log-probability of output id {index} is {logprob}"
-    return None
+    return _gap(meta.weight_versions, len(ids))
+
+
+def _gap(spans: list[_Versions] | None, count: int) -> str | None:
+    """Spans of versions that are told must say of every id which weights sampled it."""
+    at = 0
+    for span in spans or ():
+        if span.start != at or span.end < at:
+            return f"weight_versions leave a gap or overlap at output id {at}"
+        at = span.end
+    return f"weight_versions end at {at} of {count} output ids" if spans and at != count else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 
@@ -78,16 +78,18 @@ class HttpClient:
         async with self.stream("GET", path) as answer:
             return await answer.aread()
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
         """The body of the answer to a JSON body. Raises BackendError for anything but a success."""
-        async with self.stream("POST", path, body) as answer:
+        async with self.stream("POST", path, body, headers) as answer:
             return await answer.aread()
 
     @asynccontextmanager
-    async def stream(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[httpx.Response]:
+    async def stream(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[httpx.Response]:
         """The answer, its body still to be read. Leaving the block before its end closes the connection."""
         client = await self._opened()
-        headers = None if body is None else {"content-type": "application/json"}
+        headers = {**({} if body is None else {"content-type": "application/json"}), **(headers or {})}
         with boundary(self.name):
             async with client.stream(method, self._url(path), content=body, headers=headers) as answer:
                 if not answer.is_success:

@@ -117,6 +117,10 @@ class Retrying:
         return getattr(self._backend, "reports_cost", False)
 
     @property
+    def reports_tokens(self) -> bool:
+        return getattr(self._backend, "reports_tokens", False)
+
+    @property
     def context_length(self) -> int | None:
         return getattr(self._backend, "context_length", None)
 

@@ -8,28 +8,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from jaz_actors.backends.chat_format import ChatFormat, HFChatFormat
+from jaz_actors.backends.conditioning import Prompt, prompt_of, unencoded
 from jaz_actors.backends.environment import ApiKey
 from jaz_actors.backends.generate_api import Generated, Sampling, generate_body, read_generated
 from jaz_actors.backends.http_client import Endpoint, HttpClient
 from jaz_actors.backends.retry import RetryPolicy, with_retries
-from jaz_actors.errors import BackendError, ConfigurationError, MalformedResponse, ModelNotFound
-from jaz_actors.messages import Completion, Message, SampledTokens, Usage
+from jaz_actors.backends.segments import Segments
+from jaz_actors.errors import (
+    BackendError,
+    ConfigurationError,
+    GenerationAborted,
+    MalformedResponse,
+    ModelNotFound,
+    RateLimited,
+    ServerUnavailable,
+)
+from jaz_actors.ids import InvokeId
+from jaz_actors.messages import Completion, FinishReason, SampledTokens, Span, Usage
 from jaz_actors.protocols import CompletionRequest
 
-__all__ = ["SGLang", "Sampling"]
+__all__ = ["HistoryReasoning", "SGLang", "Sampling"]
 
 logger = logging.getLogger(__name__)
 
 ABORT_SECONDS: Final = 5.0
-THREAD_CHARACTERS: Final = 20_000  # a prompt this long takes milliseconds to tokenise, too long for the loop
+THREAD_CHARACTERS: Final = 20_000  # so much text takes milliseconds to tokenise, too long for the loop
+
+# A request that was broken off before anything was sampled may be sent again, like one that was not served.
+RETRIED: Final = (RateLimited, ServerUnavailable, GenerationAborted)
+
+# Under these, routers look for what keeps a conversation on one server: SGLang's model gateway and sgl-router.
+SESSION_HEADERS: Final = ("x-smg-routing-key", "x-session-id")
 
 
 class _ModelInfo(msgspec.Struct, frozen=True):
@@ -44,8 +60,12 @@ class _Settings:
     endpoint: Endpoint
     chat_format: ChatFormat | None
     sampling: Sampling
+    history_reasoning: HistoryReasoning
     retry: RetryPolicy
     context_length: int | None
+
+
+HistoryReasoning = Literal["strip", "keep"]
 
 
 class SGLang:
@@ -56,15 +76,21 @@ class SGLang:
                   if that folder exists here.
     chat_format:  in place of model_path, for a format of one's own.
     model:        the label under which completions are recorded; by default the folder's name.
+    history_reasoning:  what later prompts of an invocation hold of an answer with reasoning. "strip": its visible
+                  text, encoded anew, as most reasoning models are trained; each turn is then a sequence of its own.
+                  "keep": the ids as sampled, so that all turns are one sequence that only grows. See the page on
+                  models for what each family was trained with. An answer without reasoning is kept always.
     context_length:  tokens that prompt and reply may have together, for hooks that watch the window. None is
                   what the server says, if it does, once it has answered for the first time.
-    timeout, max_connections:  see Endpoint.
+    timeout, max_connections:  see Endpoint. A request waits while its server is paused for an update.
 
-    The prefix cache is asked for under the weight version last seen in an answer. Between an update of the
-    weights and the first answer after it, a request may therefore meet the old version's cache; one that
-    knows of the update calls `note_weight_version` first. A prompt id that the model does not know would
-    end the server, so it is refused here.
+    An answer that the server breaks off, as it may for an update, is gone on with from where it was. The prefix cache
+    is asked for under the weight version last seen in an answer. Between an update of the weights and the first
+    answer after it, a request may therefore meet the old version's cache; one that knows of the update calls
+    `note_weight_version` first. A prompt id that the model does not know would end the server, so it is refused here.
     """
+
+    reports_tokens = True
 
     def __init__(
         self,
@@ -73,6 +99,7 @@ class SGLang:
         model_path: str | Path | None = None,
         chat_format: ChatFormat | None = None,
         sampling: Sampling | None = None,
+        history_reasoning: HistoryReasoning = "strip",
         model: str | None = None,
         api_key: str | None = None,
         context_length: int | None = None,
@@ -82,12 +109,22 @@ class SGLang:
     ) -> None:
         if chat_format is not None and model_path is not None:
             raise ConfigurationError("chat_format", "give it or model_path, not both")
+        if history_reasoning not in ("strip", "keep"):
+            raise ConfigurationError("history_reasoning", f"must be 'strip' or 'keep', got {history_reasoning!r}")
         if model_path is not None:
             chat_format = HFChatFormat(model_path)
         endpoint = Endpoint(base_url, api_key=ApiKey(api_key), timeout=timeout, max_connections=max_connections)
         label = model or (Path(model_path).name if model_path is not None else "sglang")
         self.__setstate__(
-            _Settings(label, endpoint, chat_format, sampling or Sampling(), retry or RetryPolicy(), context_length)
+            _Settings(
+                label,
+                endpoint,
+                chat_format,
+                sampling or Sampling(),
+                history_reasoning,
+                retry or RetryPolicy(retry_on=RETRIED),
+                context_length,
+            )
         )
 
     def __getstate__(self) -> _Settings:
@@ -111,10 +148,17 @@ class SGLang:
         self._weight_version = version
 
     async def complete(self, request: CompletionRequest) -> Completion:
+        chat_format: ChatFormat | None = None
+        prompt: Prompt | None = None
+        sampled = Segments()
+
         async def attempt(number: int) -> Completion:
-            chat_format = await self._ready()
-            prompt_ids = await self._prompt_ids(chat_format, request.messages)
-            return await self._generate(chat_format, prompt_ids, rid=_rid(request, number))
+            nonlocal chat_format, prompt
+            if chat_format is None or prompt is None:
+                chat_format = await self._ready()
+                prompt = await self._prompt(chat_format, request)
+            await self._sample(chat_format, prompt, sampled, request.invoke_id, request.iteration)
+            return self._completion(chat_format, prompt, sampled)
 
         return await with_retries(attempt, policy=self._settings.retry, on_retry=request.on_retry)
 
@@ -157,47 +201,71 @@ class SGLang:
         except msgspec.DecodeError as error:
             raise MalformedResponse(self._client.name, f"model_info: {error}: {data[:200]!r}") from error
 
-    async def _prompt_ids(self, chat_format: ChatFormat, messages: Sequence[Message]) -> list[int]:
-        """What the server is sent for these messages; the only place where ids come from text."""
-        if sum(len(message.content) for message in messages) > THREAD_CHARACTERS:
-            ids = await asyncio.to_thread(chat_format.encode, messages)
-        else:
-            ids = chat_format.encode(messages)
-        _check_prompt(ids, chat_format.vocabulary)
-        return ids
+    async def _prompt(self, chat_format: ChatFormat, request: CompletionRequest) -> Prompt:
+        if unencoded(request.messages, request.stamps) > THREAD_CHARACTERS:
+            return await asyncio.to_thread(prompt_of, chat_format, request.messages, request.stamps)
+        return prompt_of(chat_format, request.messages, request.stamps)
 
-    async def _generate(self, chat_format: ChatFormat, prompt_ids: list[int], *, rid: str) -> Completion:
+    async def _sample(
+        self, chat_format: ChatFormat, prompt: Prompt, sampled: Segments, invoke_id: InvokeId, iteration: int
+    ) -> None:
+        """Ask until the answer is complete. Raises what ends a request that has got no further."""
+        while True:
+            generated = await self._generate(chat_format, prompt, sampled, invoke_id, iteration)
+            if generated.aborted is None or len(sampled.output_ids) >= self._settings.sampling.max_new_tokens:
+                return
+            if not isinstance(generated.aborted, GenerationAborted):
+                raise generated.aborted
+
+    async def _generate(
+        self, chat_format: ChatFormat, prompt: Prompt, sampled: Segments, invoke_id: InvokeId, iteration: int
+    ) -> Generated:
+        """One request, which goes on from what is sampled already."""
         submitted_under = self._weight_version
+        ids = [*prompt.ids, *sampled.output_ids]
+        rid = _rid(invoke_id, iteration)
+        session = str(invoke_id)
         body = generate_body(
-            prompt_ids,
-            self._settings.sampling,
+            ids,
+            self._settings.sampling.parameters(chat_format.stop_ids, sampled=len(sampled.output_ids)),
             rid=rid,
-            stop_ids=chat_format.stop_ids,
             weight_version=submitted_under,
+            session=session,
         )
         try:
-            data = await self._client.post("/generate", body)
+            data = await self._client.post("/generate", body, dict.fromkeys(SESSION_HEADERS, session))
         except asyncio.CancelledError:
             self._abort_nowait(rid)
             raise
-        generated = read_generated(
-            self._client.name, data, prompt_length=len(prompt_ids), vocabulary=chat_format.vocabulary
-        )
+        generated = read_generated(self._client.name, data, prompt_length=len(ids), vocabulary=chat_format.vocabulary)
+        sampled.add(generated, submitted_under=submitted_under)
         if generated.weight_version is not None:
-            self._weight_version = generated.weight_version
-        return Completion(
-            chat_format.decode(_visible(generated, chat_format.stop_ids)),
-            generated.finish_reason,
-            self.model,
-            Usage(generated.prompt_tokens, len(generated.output_ids), generated.cached_tokens),
-            SampledTokens(
-                prompt_ids,
-                generated.output_ids,
-                generated.logprobs,
-                version_at_submit=submitted_under,
-                version_at_return=generated.weight_version,
-            ),
+            self._weight_version = _later(self._weight_version, generated.weight_version)
+        return generated
+
+    def _completion(self, chat_format: ChatFormat, prompt: Prompt, sampled: Segments) -> Completion:
+        settings, last = self._settings, sampled.last
+        assert last is not None
+        ids = sampled.output_ids
+        finish: FinishReason = "length" if last.finish_reason == "abort" else last.finish_reason
+        ended = bool(ids) and finish == "stop" and ids[-1] in {*chat_format.stop_ids, last.stopped_by}
+        reply = chat_format.read(ids, ended=ended)
+        tokens = SampledTokens(
+            prompt.ids,
+            ids,
+            sampled.logprobs,
+            sampled.version_at_submit,
+            sampled.version_at_return,
+            tuple(sampled.segments),
+            tuple(sampled.versions),
+            prompt.stamps,
+            chat_format.reply_end_ids() if ended else [],
+            None if reply.reasoning is None else Span(*reply.reasoning),
+            reply.reasoning is None or settings.history_reasoning == "keep",
+            settings.sampling.parameters(chat_format.stop_ids),
         )
+        usage = Usage(len(prompt.ids), len(ids), sampled.cached_tokens)
+        return Completion(reply.content, finish, self.model, usage, tokens)
 
     def _abort_nowait(self, rid: str) -> None:
         """The closed connection ends the request too, but only once the server looks at it."""
@@ -213,24 +281,16 @@ class SGLang:
             logger.debug("%s could not be aborted: %s", rid, error)
 
 
-def _rid(request: CompletionRequest, attempt: int) -> str:
-    """Unique even where a turn is queried again.
+def _rid(invoke_id: InvokeId, iteration: int) -> str:
+    """Unique even where a turn is queried again, and read by routers as the invocation's: they cut such endings off.
 
     Servers abort by prefix; the last part is random and always as long, so no id is a prefix of another.
     """
-    return f"{request.invoke_id}:{request.iteration}:{attempt}:{secrets.token_hex(4)}"
+    return f"{invoke_id}_t{iteration}_r{secrets.randbelow(10**12):012d}"
 
 
-def _check_prompt(ids: list[int], vocabulary: int) -> None:
-    if not ids:
-        raise ConfigurationError("chat format", "made no ids of the messages")
-    if min(ids) < 0 or max(ids) >= vocabulary:
-        bad = next(i for i in ids if not 0 <= i < vocabulary)
-        raise ConfigurationError("chat format", f"made id {bad}, outside the model's vocabulary of {vocabulary}")
-
-
-def _visible(generated: Generated, stop_ids: tuple[int, ...]) -> list[int]:
-    """The sampled ids without the one that ended them."""
-    ids = generated.output_ids
-    ended = ids and generated.finish_reason == "stop" and ids[-1] in {*stop_ids, generated.stopped_by}
-    return ids[:-1] if ended else ids
+def _later(one: str | None, other: str) -> str:
+    """Answers may overtake each other; numbered versions only rise."""
+    if one is not None and one.isdecimal() and other.isdecimal() and int(one) > int(other):
+        return one
+    return other

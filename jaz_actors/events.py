@@ -137,8 +137,11 @@ class LLMQueryRetry(Event, frozen=True, tag="llm_query_retry"):
 
 
 class LLMQueryComplete(Event, frozen=True, tag="llm_query_complete"):
+    """`completion` is what the model answered, or, when `supplied`, what a hook gave in its place."""
+
     iteration: int
     completion: Completion
+    supplied: bool = False
 
 
 class LLMQueryExit(Event, frozen=True, tag="llm_query_exit"):

@@ -52,6 +52,7 @@ from jaz_actors.outcomes import (
 )
 from jaz_actors.payload import ErrorRecord, PackedInput
 from jaz_actors.protocols import Backend, CompletionRequest, RetryNotice
+from jaz_actors.stamps import Stamps
 from jaz_actors.teardown import to_its_end
 from jaz_actors.transfer import error_record, sendable
 
@@ -150,6 +151,7 @@ class AgentLoop:
         self._sequence = 0
         self._next_number = 0
         self._buffer: tuple[Message, ...] = ()
+        self._stamps = Stamps()
         self._blackboard = dispatcher.blackboard
         self._time_limit = time_limit
         self._deadline: asyncio.Timeout = asyncio.Timeout(None)
@@ -246,16 +248,18 @@ class AgentLoop:
 
     async def _query(self, iteration: int) -> Completion:
         try:
-            completion = await self._query_stages(iteration)
+            answer, completion = await self._query_stages(iteration)
         except (Exception, asyncio.CancelledError) as error:
             await self._exit_failed(events.LLMQueryExit, iteration, error)
             raise
         await self._emit(events.LLMQueryExit, iteration=iteration, status="completed", completion=completion)
         self.progress.count(completion.usage)
         self._append("assistant", completion.content, "assistant", iteration)
+        self._stamps.said(self._buffer[-1], answer, completion)
         return completion
 
-    async def _query_stages(self, iteration: int) -> Completion:
+    async def _query_stages(self, iteration: int) -> tuple[Completion, Completion]:
+        """The answer as it came, and as hooks left it."""
         self.progress.enter("waiting for the model")
         effects = await self._emit(
             events.LLMQueryEnter,
@@ -276,14 +280,17 @@ class AgentLoop:
             drops=edits.drops,
             adds=edits.adds,
         )
-        completion = fold_completion("LLMQuerySend", effects)
-        if completion is None:
-            completion = await self._complete(edits.shown, iteration)
-        effects = await self._emit(events.LLMQueryComplete, iteration=iteration, completion=completion)
+        supplied = fold_completion("LLMQuerySend", effects)
+        answer = _encodable(supplied or await self._complete(edits.shown, iteration))
+        if supplied is None and answer.tokens is not None:
+            self._stamps.sent(edits.shown, answer.tokens)
+        effects = await self._emit(
+            events.LLMQueryComplete, iteration=iteration, completion=answer, supplied=supplied is not None
+        )
         # Persistent edits stay only once the query has succeeded.
         self._buffer = edits.kept
-        completion = fold_completion("LLMQueryComplete", effects) or completion
-        return msgspec.structs.replace(completion, content=sendable(completion.content))
+        changed = fold_completion("LLMQueryComplete", effects)
+        return answer, answer if changed is None else _encodable(changed)
 
     async def _complete(self, messages: tuple[Message, ...], iteration: int) -> Completion:
         async def told(notice: RetryNotice) -> None:
@@ -295,7 +302,7 @@ class AgentLoop:
                 wait=notice.wait,
             )
 
-        request = CompletionRequest(self.lineage.invoke_id, iteration, messages, told)
+        request = CompletionRequest(self.lineage.invoke_id, iteration, messages, told, self._stamps.known)
         return await self._backend.complete(request)
 
     async def _execute(self, parsed: ParsedCode, iteration: int) -> ExecResult:
@@ -386,3 +393,8 @@ class AgentLoop:
         except Exception as failure:
             error.add_note(f"Then {failure}")
             logger.warning("a hook failed while a span ended: %s", failure)
+
+
+def _encodable(completion: Completion) -> Completion:
+    content = sendable(completion.content)
+    return completion if content is completion.content else msgspec.structs.replace(completion, content=content)

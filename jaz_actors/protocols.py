@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from jaz_actors.ids import InvokeId
 from jaz_actors.messages import Completion, Message
+from jaz_actors.stamps import TokenStamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class CompletionRequest:
     """One query of one invocation.
 
     messages:  what the model is shown, in order; never empty.
+    stamps:    the ids that messages have contributed to earlier prompts of the invocation, by message number.
     on_retry:  told before each wait of a retrying backend.
     """
 
@@ -31,6 +33,7 @@ class CompletionRequest:
     iteration: int
     messages: tuple[Message, ...]
     on_retry: Callable[[RetryNotice], Awaitable[None]] | None = None
+    stamps: Mapping[int, TokenStamp] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -44,8 +47,9 @@ class Backend(Protocol):
     the request at the server and is never retried or swallowed. Raises: only `BackendError` and its subclasses for
     whatever the server or transport does.
 
-    Optional attributes: `reports_cost`, whether completions say what they cost (False where there is none), and
-    `context_length`, the tokens that prompt and reply may have together (None where it is not known).
+    Optional attributes: `reports_cost` and `reports_tokens`, whether completions say what they cost and which tokens
+    were sampled (False where there is none), and `context_length`, the tokens that prompt and reply may have together
+    (None where it is not known).
     """
 
     @property

@@ -130,7 +130,7 @@ class _Trajectory:
                 retry = {"iteration": event.iteration, "attempt": event.attempt, "wait_seconds": event.wait}
                 self._extra.setdefault("retries", []).append(retry | error_fields(event.error))
             case e.LLMQueryComplete():
-                self._answer(event.iteration, event.completion)
+                self._answer(event.iteration, event.completion, supplied=event.supplied)
             case e.LLMQueryExit(completion=None):
                 self._fail(event)
             case e.LLMQueryExit(completion=Completion() as final):
@@ -182,7 +182,7 @@ class _Trajectory:
 
     # -- queries
 
-    def _answer(self, iteration: int, completion: Completion) -> None:
+    def _answer(self, iteration: int, completion: Completion, *, supplied: bool = False) -> None:
         """From here on the edits that are to stay do."""
         extra: dict[str, Any] = {"iteration": iteration, "finish_reason": completion.finish_reason}
         if self._sent is not None:
@@ -190,6 +190,7 @@ class _Trajectory:
             extra["edits"] = edits_of(self._sent, committed=True) or None
         extra["invocation"] = {"start_timestamp": self._query_begun, "end_timestamp": self._time}
         extra["status"] = "unfinished"
+        extra["supplied"] = supplied or None
         self._turns[iteration] = len(self._steps)
         step = self._step("agent", completion.content, extra, queries=1)
         step["model_name"] = completion.model or self._model or None

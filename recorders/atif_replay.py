@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+import msgspec
+
 from jaz_actors.events import MessageAdd, MessageDrop, edited
-from jaz_actors.messages import Completion, FinishReason, Message, Role, SampledTokens, Usage
+from jaz_actors.messages import Completion, FinishReason, Message, Role, SampledTokens, Stamp, Usage
 from jaz_actors.outcomes import Continue
+from jaz_actors.recorders.atif_values import PROVENANCE
 from jaz_actors.recorders.entries import ToolAnswer
 from jaz_actors.recorders.runs import Turn
 
@@ -28,6 +31,7 @@ class DocumentedInvocation:
         turns: list[Turn] = []
         buffer: tuple[Message, ...] = ()
         ids: list[int] = []
+        stamps: tuple[Stamp, ...] = ()
         added: dict[int, str] = {}
         for step in self._document["steps"]:
             extra = step.get("extra", {})
@@ -40,7 +44,7 @@ class DocumentedInvocation:
             if "status" in extra:  # its query did not complete
                 continue
             drops, adds = _edits(extra.get("edits", {}), buffer, added)
-            raw = _completion(step, ids)
+            raw = _completion(step, ids, stamps)
             final = Completion(extra["modified"], raw.finish_reason, raw.model) if "modified" in extra else raw
             results = step.get("observation", {}).get("results", [])
             done = Continue("") if results and "result" in results[0].get("extra", {}) else None
@@ -50,6 +54,7 @@ class DocumentedInvocation:
                 buffer = (*buffer, _said("user", results[0]["content"]))
             if raw.tokens is not None:
                 ids = [*raw.tokens.prompt_ids, *raw.tokens.output_ids]
+                stamps = raw.tokens.stamps
         return turns
 
 
@@ -91,7 +96,7 @@ def _added(message: Mapping[str, Any], texts: Mapping[int, str]) -> Message:
     return Message(message["role"], message["content"] if "content" in message else texts[number], "added", number)
 
 
-def _completion(step: Mapping[str, Any], ids: list[int]) -> Completion:
+def _completion(step: Mapping[str, Any], ids: list[int], stamps: tuple[Stamp, ...]) -> Completion:
     metrics = step.get("metrics", {})
     usage = Usage(
         metrics.get("prompt_tokens"),
@@ -100,10 +105,10 @@ def _completion(step: Mapping[str, Any], ids: list[int]) -> Completion:
         metrics.get("cost_usd"),
     )
     finish = cast(FinishReason, step.get("extra", {}).get("finish_reason", "unknown"))
-    return Completion(step["message"], finish, step.get("model_name", ""), usage, _tokens(metrics, ids))
+    return Completion(step["message"], finish, step.get("model_name", ""), usage, _tokens(metrics, ids, stamps))
 
 
-def _tokens(metrics: Mapping[str, Any], ids: list[int]) -> SampledTokens | None:
+def _tokens(metrics: Mapping[str, Any], ids: list[int], stamps: tuple[Stamp, ...]) -> SampledTokens | None:
     if "completion_token_ids" not in metrics:
         return None
     extra = metrics.get("extra", {})
@@ -111,5 +116,15 @@ def _tokens(metrics: Mapping[str, Any], ids: list[int]) -> SampledTokens | None:
     if prompt is None:
         delta = extra["prompt_token_ids_delta"]
         prompt = [*ids[: delta["shared_prefix"]], *delta["ids"]]
-    versions = extra.get("version_at_submit"), extra.get("version_at_return")
-    return SampledTokens(prompt, metrics["completion_token_ids"], metrics["logprobs"], *versions)
+    known = extra.get("stamps_delta", {"shared_prefix": 0, "stamps": []})
+    fields = {name: extra[name] for name in ("version_at_submit", "version_at_return", *PROVENANCE) if name in extra}
+    return msgspec.convert(
+        {
+            "prompt_ids": prompt,
+            "output_ids": metrics["completion_token_ids"],
+            "logprobs": metrics["logprobs"],
+            "stamps": [*msgspec.to_builtins(stamps[: known["shared_prefix"]]), *known["stamps"]],
+            **fields,
+        },
+        SampledTokens,
+    )

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from jaz_actors.events import LLMQuerySend, MessageAdd
-from jaz_actors.messages import Completion, Message, SampledTokens
+from jaz_actors.messages import Completion, Message, SampledTokens, Stamp
 from jaz_actors.outcomes import CompletedRecord, Continue, ExecResult, OutcomeRecord, Raise, Return
 from jaz_actors.payload import ErrorRecord, PackedInput
 from jaz_actors.recorders.deltas import common_prefix
 
 COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 TOKEN_ARRAYS = frozenset({"completion_token_ids", "prompt_token_ids", "logprobs", "ids"})
+# Fields of SampledTokens that go into `extra` under their own names.
+PROVENANCE = ("segments", "versions", "suffix_ids", "reasoning", "kept", "sampling")
 _MEANINGLESS_WHEN_EMPTY = frozenset({"extra", "metrics", "observation"})
 
 
@@ -36,7 +40,18 @@ def metrics_of(completion: Completion, before: SampledTokens | None, *, full_pro
     else:
         shared = 0 if before is None else _shared(tokens.prompt_ids, before)
         extra["prompt_token_ids_delta"] = {"shared_prefix": shared, "ids": tokens.prompt_ids[shared:]}
+    extra |= _provenance(tokens, () if before is None else before.stamps)
     return metrics | {"completion_token_ids": tokens.output_ids, "logprobs": tokens.logprobs, "extra": extra}
+
+
+def _provenance(tokens: SampledTokens, before: Sequence[Stamp]) -> dict[str, Any]:
+    """What ATIF has no fields for; stamps are told relative to those before, what says nothing is left out."""
+    told = {name: msgspec.to_builtins(getattr(tokens, name)) for name in PROVENANCE}
+    told = {name: value for name, value in told.items() if value or name == "kept"}
+    if tokens.stamps:
+        known = common_prefix(tokens.stamps, before)
+        told["stamps_delta"] = {"shared_prefix": known, "stamps": msgspec.to_builtins(tokens.stamps[known:])}
+    return told
 
 
 def _shared(prompt_ids: list[int], before: SampledTokens) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from jaz_actors import events as e
 from jaz_actors.events import AnyEvent, Event, MessageDrop, edited
-from jaz_actors.messages import Completion, Message
+from jaz_actors.messages import Completion, Message, Stamp
 from jaz_actors.outcomes import CompletedRecord, Continue, ExecResult, OutcomeRecord, Raise, RaisedRecord, Return
 from jaz_actors.payload import ErrorRecord, PackedInput, Payload
 
@@ -30,7 +30,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     known:  leading messages of the buffer that are left out.
     same:   what the event repeats (completion, code, result, inputs, outcome) is left out.
     board:  the blackboard is that of the event before, and left out.
-    ids:    leading prompt ids that are left out: they are those of the turn before, prompt and output.
+    ids:    leading prompt ids that are left out: they are those of the turn before, prompt, output and suffix.
+    stamps: leading stamps that are left out, being those of the turn before.
     """
 
     event: AnyEvent
@@ -38,6 +39,15 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     same: bool = False
     board: bool = False
     ids: int = 0
+    stamps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How much of a prompt the turn before has said."""
+
+    ids: int = 0
+    stamps: int = 0
 
 
 @dataclass(slots=True)
@@ -52,6 +62,7 @@ class _State:
     code: str = ""
     result: ExecResult = _NO_RESULT
     last_ids: list[int] = field(default_factory=list)
+    last_stamps: tuple[Stamp, ...] = ()
 
     def see(self, event: Event) -> None:
         self.board = event.blackboard
@@ -67,8 +78,9 @@ class _State:
             case e.LLMQueryExit(completion=Completion() as completion):
                 self.buffer = self.kept
                 self.code = completion.content
-                if completion.tokens is not None:
-                    self.last_ids = [*completion.tokens.prompt_ids, *completion.tokens.output_ids]
+                if (tokens := completion.tokens) is not None:
+                    self.last_ids = [*tokens.prompt_ids, *tokens.output_ids, *tokens.suffix_ids]
+                    self.last_stamps = tokens.stamps
             case e.REPLExecEnter() | e.REPLExecSend():
                 self.code = event.code
             case e.REPLExecComplete():
@@ -91,13 +103,15 @@ class _State:
                 drops = tuple(MessageDrop(drop.position, _BLANK, drop.persistent) for drop in short.drops)
                 return Delta(_replace(short, messages=(), drops=drops), board=board)
             case e.LLMQueryComplete():
-                completion, ids = self._without_ids(short.completion)
-                return Delta(_replace(short, completion=completion), board=board, ids=ids)
+                completion, said = self._without_ids(short.completion)
+                short = _replace(short, completion=completion)
+                return Delta(short, board=board, ids=said.ids, stamps=said.stamps)
             case e.LLMQueryExit(completion=Completion() as completion):
                 if completion == self.completion:
                     return Delta(_replace(short, completion=_NO_COMPLETION), same=True, board=board)
-                completion, ids = self._without_ids(completion)
-                return Delta(_replace(short, completion=completion), board=board, ids=ids)
+                completion, said = self._without_ids(completion)
+                short = _replace(short, completion=completion)
+                return Delta(short, board=board, ids=said.ids, stamps=said.stamps)
             case e.REPLExecEnter() | e.REPLExecSend() if short.code == self.code:
                 return Delta(_replace(short, code=""), same=True, board=board)
             case e.REPLExecExit() | e.InvokeComplete() if short.result is not None and short.result == self.result:
@@ -120,9 +134,9 @@ class _State:
                 drops = tuple(MessageDrop(d.position, self.buffer[d.position], d.persistent) for d in event.drops)
                 return _replace(event, messages=edited(self.buffer, drops, event.adds), drops=drops)
             case e.LLMQueryComplete():
-                return _replace(event, completion=self._with_ids(event.completion, delta.ids))
+                return _replace(event, completion=self._with_ids(event.completion, delta))
             case e.LLMQueryExit(completion=Completion() as completion):
-                whole = self.completion if delta.same else self._with_ids(completion, delta.ids)
+                whole = self.completion if delta.same else self._with_ids(completion, delta)
                 return _replace(event, completion=whole)
             case e.REPLExecEnter() | e.REPLExecSend() if delta.same:
                 return _replace(event, code=self.code)
@@ -138,21 +152,25 @@ class _State:
             return known
         return next((i for i, (a, b) in enumerate(zip(messages, self.buffer, strict=False)) if a != b), 0)
 
-    def _without_ids(self, completion: Completion) -> tuple[Completion, int]:
-        if completion.tokens is None:
-            return completion, 0
-        ids = completion.tokens.prompt_ids
-        shared = common_prefix(ids, self.last_ids)
-        return _replace(completion, tokens=_replace(completion.tokens, prompt_ids=ids[shared:])), shared
+    def _without_ids(self, completion: Completion) -> tuple[Completion, _Known]:
+        if (tokens := completion.tokens) is None:
+            return completion, _Known()
+        known = _Known(common_prefix(tokens.prompt_ids, self.last_ids), common_prefix(tokens.stamps, self.last_stamps))
+        tokens = _replace(tokens, prompt_ids=tokens.prompt_ids[known.ids :], stamps=tokens.stamps[known.stamps :])
+        return _replace(completion, tokens=tokens), known
 
-    def _with_ids(self, completion: Completion, shared: int) -> Completion:
-        if completion.tokens is None or shared == 0:
+    def _with_ids(self, completion: Completion, delta: Delta) -> Completion:
+        if (tokens := completion.tokens) is None or not (delta.ids or delta.stamps):
             return completion
-        ids = [*self.last_ids[:shared], *completion.tokens.prompt_ids]
-        return _replace(completion, tokens=_replace(completion.tokens, prompt_ids=ids))
+        tokens = _replace(
+            tokens,
+            prompt_ids=[*self.last_ids[: delta.ids], *tokens.prompt_ids],
+            stamps=(*self.last_stamps[: delta.stamps], *tokens.stamps),
+        )
+        return _replace(completion, tokens=tokens)
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How many leading items two lists share."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:

@@ -28,7 +28,21 @@ PLACES = {"jaz_actors": Path("jaz_actors"), **{name: Path("jaz_actors", name) fo
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # DESIGN §10. A module of jaz_actors/ that is in no set belongs to the hosts.
-RECORDS = {"ids", "messages", "events", "effects", "errors", "outcomes", "payload", "protocols", "spec", "toplevel"}
+RECORDS = {
+    *(
+        "ids",
+        "messages",
+        "events",
+        "effects",
+        "errors",
+        "outcomes",
+        "payload",
+        "protocols",
+        "spec",
+        "stamps",
+        "toplevel",
+    ),
+}
 CORE = {
     *("loop", "hooks", "frames", "code_protocol", "render", "refs"),
     *("descriptions", "inputs", "shared", "templates", "transfer"),  # values: copied, lent, described

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from jaz_actors.backends.chat_format import Reply
 from jaz_actors.ids import InvokeId
-from jaz_actors.messages import Message
+from jaz_actors.messages import Message, Role
 from jaz_actors.protocols import CompletionRequest, RetryNotice
 
 
@@ -29,8 +30,15 @@ class ByteFormat:
     def load(self) -> None:
         pass
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        return [byte for message in messages for byte in message.content.encode()]
+    def message_ids(self, message: Message, previous: Role | None) -> list[int]:
+        return list(message.content.encode())
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(i for i in ids if i < 256).decode(errors="replace")
+    def reply_start_ids(self) -> list[int]:
+        return []
+
+    def reply_end_ids(self) -> list[int]:
+        return []
+
+    def read(self, ids: Sequence[int], *, ended: bool) -> Reply:
+        shown = ids[:-1] if ended else ids
+        return Reply(bytes(i for i in shown if i < 256).decode(errors="replace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -11,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaz_actors.backends.generate_api import Sampling, generate_body, read_generated
-from jaz_actors.errors import ConfigurationError, ContextOverflow, GenerationAborted, MalformedResponse
+from jaz_actors.errors import (
+    BackendError,
+    ConfigurationError,
+    ContextOverflow,
+    GenerationAborted,
+    MalformedResponse,
+    RequestRefused,
+    ServerUnavailable,
+)
 
 VOCABULARY = 50
 PROMPT = 3
@@ -114,7 +123,7 @@ def test_any_other_value_in_a_field_is_refused_or_agrees(value: Any, name: str) 
     target[name] = value
     try:
         generated = read(answer)
-    except (MalformedResponse, GenerationAborted):
+    except BackendError:
         return
     assert len(generated.output_ids) == len(generated.logprobs) == 2
     assert all(math.isfinite(logprob) for logprob in generated.logprobs)
@@ -152,10 +161,37 @@ def test_an_abort_before_the_first_token_is_an_abort(finish: Any) -> None:
         read({"text": "", "meta_info": {"id": "r", "finish_reason": finish}})
 
 
-def test_an_abort_with_some_tokens_says_why() -> None:
-    with pytest.raises(GenerationAborted, match="weights") as caught:
-        read(an_answer([1], finish_reason={"type": "abort", "message": "weights", "status_code": 503}))
-    assert caught.value.status == 503
+def test_an_abort_with_some_tokens_has_them_and_says_why() -> None:
+    aborted = read(an_answer([1], finish_reason={"type": "abort", "message": "weights", "status_code": 503}))
+    assert (aborted.output_ids, aborted.finish_reason) == ([1], "abort")
+    assert isinstance(aborted.aborted, ServerUnavailable)
+    assert isinstance(read(an_answer([1], finish_reason="abort")).aborted, GenerationAborted)
+
+
+def test_an_abort_with_an_error_and_without_tokens_is_that_error() -> None:
+    with pytest.raises(RequestRefused, match="bad"):
+        read(an_answer([], finish_reason={"type": "abort", "message": "bad", "status_code": 400}))
+
+
+@given(some_ids, st.sampled_from([-9999.0, -1000.0, 0.5, 2.0]))
+def test_logprobs_that_no_token_has_are_refused(output: list[int], logprob: float) -> None:
+    answer = an_answer(output)
+    answer["meta_info"]["output_token_logprobs"][-1][0] = logprob
+    with pytest.raises(MalformedResponse):
+        read(answer)
+
+
+@given(ids, st.lists(st.integers(0, 8), max_size=4))
+def test_spans_of_versions_are_read_where_they_cover_the_answer(output: list[int], cuts: list[int]) -> None:
+    edges = [0, *sorted(min(cut, len(output)) for cut in cuts), len(output)]
+    spans = [{"version": n, "start": a, "end": b} for n, (a, b) in enumerate(itertools.pairwise(edges))]
+    read_spans = read(an_answer(output, weight_versions=spans)).versions
+    assert [(s.start, s.end, s.oldest, s.newest) for s in read_spans] == [
+        (s["start"], s["end"], str(s["version"]), str(s["version"])) for s in spans
+    ]
+    for wrong in ({"start": 0, "end": len(output) + 1}, {"start": 1, "end": len(output) + 1}):
+        with pytest.raises(MalformedResponse, match="weight_versions"):
+            read(an_answer(output, weight_versions=[{"version": "1", **wrong}]))
 
 
 def test_an_abort_for_length_is_a_context_overflow() -> None:
@@ -166,7 +202,9 @@ def test_an_abort_for_length_is_a_context_overflow() -> None:
 
 def test_the_body_asks_for_everything_that_was_sampled() -> None:
     body = msgspec.json.decode(
-        generate_body([1, 2], Sampling(max_new_tokens=99, top_k=5), rid="r", stop_ids=(9,), weight_version="3")
+        generate_body(
+            [1, 2], Sampling(max_new_tokens=99, top_k=5).parameters((9,)), rid="r", weight_version="3", session="run:0"
+        )
     )
     assert body == {
         "input_ids": [1, 2],
@@ -182,6 +220,7 @@ def test_the_body_asks_for_everything_that_was_sampled() -> None:
         },
         "return_logprob": True,
         "rid": "r",
+        "routing_key": "run:0",
         "extra_key": "3",
     }
 

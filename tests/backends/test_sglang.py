@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,15 @@ import pytest
 from jaz_actors.backends.chat_format import HFChatFormat
 from jaz_actors.backends.embedded.launch import TINY_POLICY
 from jaz_actors.backends.retry import RetryPolicy
-from jaz_actors.backends.sglang import SGLang
-from jaz_actors.errors import ConfigurationError, GenerationAborted, MalformedResponse, ServerUnavailable
-from jaz_actors.messages import Message
+from jaz_actors.backends.sglang import Sampling, SGLang
+from jaz_actors.errors import (
+    ConfigurationError,
+    ContextOverflow,
+    GenerationAborted,
+    MalformedResponse,
+    ServerUnavailable,
+)
+from jaz_actors.messages import Message, Role, Segment, VersionSpan
 from tests.backends.asked import ByteFormat, a_request
 from tests.backends.fake_server import Answer, Call, Hangs, Reply, fake_server, json_reply
 
@@ -105,7 +111,7 @@ async def test_no_rid_is_used_twice_or_is_the_beginning_of_another() -> None:
         await backend.aclose()
     rids = [call.json["rid"] for call in server.calls_of("/generate")]
     assert len(rids) == 5
-    assert all(rid.startswith("run:0.1:") for rid in rids)
+    assert all(re.fullmatch(r"run:0\.1_t(1|11)_r\d{12}", rid) for rid in rids)
     assert not [(a, b) for a in rids for b in rids if a is not b and b.startswith(a)]
 
 
@@ -139,15 +145,149 @@ async def test_an_abort_that_fails_is_nobodys_error() -> None:
         assert len(server.calls_of("/abort_request")) == 1
 
 
-async def test_an_aborted_generation_is_not_retried() -> None:
-    engine = Engine()
-    engine.finish = {"type": "abort", "message": "paused with abort", "status_code": 503}
+def broken_off(output: list[int], *, prompt: int, version: str, **finish: Any) -> Answer:
+    meta = {
+        "finish_reason": {"type": "abort", "message": "paused", **finish},
+        "prompt_tokens": prompt,
+        "completion_tokens": len(output),
+        "weight_version": version,
+        "output_token_logprobs": [[-0.25, i, None] for i in output],
+    }
+    return json_reply({"output_ids": output, "meta_info": meta})
+
+
+async def test_an_answer_that_is_broken_off_is_gone_on_with() -> None:
+    engine = Engine(
+        broken_off(list(b"a"), prompt=2, version="2"), broken_off(list(b"bc"), prompt=3, version="2"), version="3"
+    )
+    engine.info = {"weight_version": "1"}
+    async with fake_server(engine) as server:
+        backend = SGLang(
+            server.url, chat_format=ByteFormat(), sampling=Sampling(max_new_tokens=10, sampling_seed=5), retry=AT_ONCE
+        )
+        answer = await backend.complete(a_request("hi"))
+        await backend.aclose()
+    calls = [call.json for call in server.calls_of("/generate")]
+    assert [call["input_ids"] for call in calls] == [list(b"hi"), list(b"hia"), list(b"hiabc")]
+    assert [call["sampling_params"]["max_new_tokens"] for call in calls] == [10, 9, 7]
+    assert len({call["sampling_params"]["sampling_seed"] for call in calls}) == 3
+    assert [call["extra_key"] for call in calls] == ["1", "2", "2"]
+    assert answer.content == "abcok"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 6)
+    tokens = answer.tokens
+    assert tokens is not None
+    assert tokens.prompt_ids == list(b"hi")
+    assert tokens.output_ids == [*b"abcok", 256]
+    assert tokens.logprobs == [-0.25] * 3 + [-0.5] * 3
+    assert tokens.segments == (Segment(0, 1, "1", "2"), Segment(1, 3, "2", "2"), Segment(3, 6, "2", "3"))
+    assert tokens.versions == (
+        VersionSpan(0, 1, "1", "2"),
+        VersionSpan(1, 3, "2", "2"),
+        VersionSpan(3, 6, "2", "3"),
+    )
+    assert (tokens.version_at_submit, tokens.version_at_return) == ("1", "3")
+
+
+async def test_spans_that_the_server_tells_are_exact_and_are_moved_to_their_segment() -> None:
+    first = json_reply(
+        {
+            "output_ids": [1, 2, 3],
+            "meta_info": {
+                "finish_reason": {"type": "abort"},
+                "prompt_tokens": 2,
+                "completion_tokens": 3,
+                "weight_version": "2",
+                "weight_versions": [{"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": 3}],
+                "output_token_logprobs": [[-1.0, i, None] for i in (1, 2, 3)],
+            },
+        }
+    )
+    engine = Engine(first, version="2")
     async with fake_server(engine) as server:
         backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        answer = await backend.complete(a_request("hi"))
+        await backend.aclose()
+    assert answer.tokens is not None
+    assert answer.tokens.versions == (
+        VersionSpan(0, 1, "1", "1"),
+        VersionSpan(1, 3, "2", "2"),
+        VersionSpan(3, 6, "2", "2"),
+    )
+
+
+async def test_what_is_sampled_survives_a_failure_of_the_next_request() -> None:
+    engine = Engine(
+        broken_off(list(b"ab"), prompt=2, version="1"),
+        json_reply({"error": {"message": "restarting"}}, 503),
+        broken_off(list(b"c"), prompt=4, version="1", status_code=503, message="shutting down"),
+    )
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        answer = await backend.complete(a_request("hi"))
+        await backend.aclose()
+    assert answer.content == "abcok"
+    assert [len(call.json["input_ids"]) for call in server.calls_of("/generate")] == [2, 4, 4, 5]
+
+
+async def test_an_answer_broken_off_at_its_full_length_is_complete() -> None:
+    engine = Engine(broken_off(list(b"abc"), prompt=2, version="1"))
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), sampling=Sampling(max_new_tokens=3), retry=AT_ONCE)
+        answer = await backend.complete(a_request("hi"))
+        await backend.aclose()
+    assert (answer.content, answer.finish_reason) == ("abc", "length")
+    assert len(server.calls_of("/generate")) == 1
+
+
+async def test_a_request_that_is_aborted_before_its_first_token_is_sent_again_but_not_for_ever() -> None:
+    engine = Engine()
+    engine.output, engine.finish = [], {"type": "abort", "message": "paused with abort"}
+    async with fake_server(engine) as server:
+        backend = SGLang(
+            server.url,
+            chat_format=ByteFormat(),
+            retry=RetryPolicy(3, wait_min=0, wait_max=0, retry_on=(GenerationAborted,)),
+        )
         with pytest.raises(GenerationAborted, match="paused with abort"):
             await backend.complete(a_request())
         await backend.aclose()
+    assert len(server.calls_of("/generate")) == 4
+
+
+async def test_a_context_overflow_is_never_sent_again() -> None:
+    message = "Requested token count exceeds the model's maximum context length of 8 tokens."
+    async with fake_server(Engine(json_reply({"error": {"message": message}}, 400))) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        with pytest.raises(ContextOverflow):
+            await backend.complete(a_request())
+        await backend.aclose()
     assert len(server.calls_of("/generate")) == 1
+
+
+async def test_all_requests_of_an_invocation_carry_its_id_as_their_session() -> None:
+    async with fake_server(Engine()) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        for iteration in range(2):
+            await backend.complete(a_request(path="0.1", iteration=iteration))
+        await backend.aclose()
+    for call in server.calls_of("/generate"):
+        assert (
+            call.json["routing_key"] == call.headers["x-smg-routing-key"] == call.headers["x-session-id"] == "run:0.1"
+        )
+
+
+async def test_an_answer_that_comes_late_does_not_take_the_version_back() -> None:
+    engine = Engine(version="7")
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat())
+        await backend.complete(a_request())
+        engine.version = "6"
+        late = (await backend.complete(a_request())).tokens
+        await backend.complete(a_request())
+        await backend.aclose()
+    assert late is not None
+    assert late.version_at_return == "6"
+    assert server.calls_of("/generate")[-1].json["extra_key"] == "7"
 
 
 async def test_an_answer_that_disagrees_is_refused_and_not_retried() -> None:
@@ -182,12 +322,12 @@ async def test_a_stop_id_that_is_an_ordinary_token_is_hidden_only_where_it_ended
 
 
 class Outside(ByteFormat):
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def message_ids(self, message: Message, previous: Role | None) -> list[int]:
         return [1, 257]
 
 
 class Nothing(ByteFormat):
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def message_ids(self, message: Message, previous: Role | None) -> list[int]:
         return []
 
 
@@ -207,9 +347,11 @@ async def test_the_tokenizer_that_the_server_names_is_used_where_it_exists() -> 
         answer = await backend.complete(a_request("hi"))
         await backend.aclose()
     expected = HFChatFormat(TINY_POLICY)
+    expected.load()
     assert answer.tokens is not None
-    assert answer.tokens.prompt_ids == expected.encode(a_request("hi").messages)
-    assert answer.content == expected.decode(list(b"ok"))
+    (message,) = a_request("hi").messages
+    assert answer.tokens.prompt_ids == [*expected.message_ids(message, None), *expected.reply_start_ids()]
+    assert answer.content == expected.read([*b"ok", 256], ended=True).content
 
 
 @pytest.mark.parametrize("info", [{"tokenizer_path": "Qwen/no-folder"}, {"weight_version": "1"}])

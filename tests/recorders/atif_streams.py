@@ -25,7 +25,7 @@ from jaz_actors.events import (
     REPLExecSend,
 )
 from jaz_actors.hooks.folds import resolve_message_edits
-from jaz_actors.messages import Completion, Message, SampledTokens, Usage
+from jaz_actors.messages import Completion, Message, SampledTokens, Segment, Span, Stamp, Usage, VersionSpan
 from jaz_actors.outcomes import (
     AbortedRecord,
     CompletedRecord,
@@ -113,6 +113,7 @@ class Stream:
         )
         self._next = 2
         self._ids: list[int] = [1, 2, 3]
+        self._stamps: list[Stamp] = []
         above, dot, _ = path.rpartition(".")
         inputs = (PackedInput("task", payload("'\ud800'")),)
         self._emit(
@@ -199,7 +200,26 @@ class Stream:
         logprobs = [-0.5, 0.0, float("-inf") if plan.tokens == "not finite" else -1.0]
         self._ids = [*prompt, *new, 9]
         counted = Usage(len(prompt), 2 if plan.tokens == "too few" else 3, 0, 0.5)
-        return Completion(plan.code, "length", "m-1", counted, SampledTokens(prompt, new, logprobs, "1", None))
+        whole = sum(stamp.length for stamp in self._stamps)
+        if plan.tokens == "of another prompt" or whole > len(prompt):
+            self._stamps = []
+            whole = 0
+        self._stamps += [Stamp(self._next, len(prompt) - whole, self._next % 3 or None)]
+        tokens = SampledTokens(
+            prompt,
+            new,
+            logprobs,
+            "1",
+            None,
+            (Segment(0, 1, "1", None), Segment(1, 3, None, "2")),
+            (VersionSpan(0, 3, "1", "2"),),
+            (*self._stamps, Stamp(None, 0)),
+            [9],
+            Span(0, 1) if plan.tokens == "of another prompt" else None,
+            plan.tokens != "of another prompt",
+            {"temperature": 0.5},
+        )
+        return Completion(plan.code, "length", "m-1", counted, tokens)
 
     def _result(self, plan: TurnPlan) -> ExecResult:
         if plan.ends == "returned":

@@ -118,7 +118,7 @@ class Edits(Hook):
 
 
 def normalised(run: RecordedRun) -> dict[str, bytes]:
-    """Each invocation's events as bytes, without times, and without the run and the root that they are of."""
+    """Each invocation's events as bytes, without times, the run and the root that they are of, and who answered."""
 
     def plain(event: Event) -> Event:
         own = event.invoke_id.partition(".")[2]
@@ -127,6 +127,8 @@ def normalised(run: RecordedRun) -> dict[str, bytes]:
             fields["parent_id"] = event.parent_id.partition(".")[2]  # type: ignore[attr-defined]
         if hasattr(event, "hooks"):
             fields["hooks"] = ()
+        if hasattr(event, "supplied"):
+            fields["supplied"] = False
         return msgspec.structs.replace(event, **fields)
 
     return {
