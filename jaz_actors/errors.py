@@ -25,6 +25,8 @@
     ├── ReplayDiverged                  a replayed agent is shown something else than when it was recorded
     ├── InvocationCancelled             the invocation, or an ancestor, was cancelled
     ├── JournalError                    a run's record that cannot be written, or is damaged
+    ├── RolloutRefused                  a rollout that is not to be trained on
+    ├── NonMonotoneRollout              a rollout whose turns are not one sequence
     ├── BackendError                    the model server's answer
     │   ├── RateLimited                 429
     │   ├── ServerUnavailable           connection failures, 5xx, broken streams
@@ -370,6 +372,31 @@ class GenerationAborted(BackendError):
 
 class MalformedResponse(BackendError):
     pass
+
+
+class RolloutRefused(JazError):
+    def __init__(self, invoke_id: str, reason: str) -> None:
+        super().__init__(invoke_id, reason)
+        self.invoke_id = invoke_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the rollout of {self.invoke_id} is not to be trained on: {self.reason}"
+
+
+class NonMonotoneRollout(JazError):
+    """`iteration` is the first turn whose prompt does not begin with all of the turn before it."""
+
+    def __init__(self, invoke_id: str, iteration: int) -> None:
+        super().__init__(invoke_id, iteration)
+        self.invoke_id = invoke_id
+        self.iteration = iteration
+
+    def __str__(self) -> str:
+        return (
+            f"the rollout of {self.invoke_id} is no single sequence: turn {self.iteration} does not go on from the one "
+            "before it; use to_pieces, to_turn_samples or to_tree"
+        )
 
 
 class InfrastructureError(JazError):
