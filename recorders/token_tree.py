@@ -20,8 +20,8 @@ class TreePart:
 
     parent:     the place of the part before it, None for one that begins a sequence.
     start:      how many ids stand before it on the way from the root.
-    sampled_by: the place, in `TokenTree.rollouts`, of the rollout that sampled these ids; None for ids that nobody is to
-                train on.
+    sampled_by: the place, in `TokenTree.rollouts`, of the rollout that sampled these ids; None for ids that are
+                not to be trained on.
     iteration:  the turn of that rollout.
     offset:     which of the ids that the turn sampled is the first here.
     logprobs:   one for each id where they were sampled, else none.

@@ -35,6 +35,8 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "ReplayDiverged": ("0.1", 2, 3, "then", "now"),
     "InvocationCancelled": ("run:0", "why"),
     "JournalError": ("path", "why"),
+    "RolloutRefused": ("run:0.1", "why"),
+    "NonMonotoneRollout": ("run:0.1", 3),
     "BackendError": ("backend", "message", 418),
     "RateLimited": ("backend", "message", 429, 2.5),
     "ServerUnavailable": ("backend", "message", 503, None),
