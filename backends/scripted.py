@@ -31,6 +31,7 @@ class Scripted:
             to its replies.
     delay:  seconds before each answer, or a function of the request that gives them.
     context_length:  what it says of itself, in tokens.
+    reports_tokens:  whether the function gives Completions with the tokens that were sampled.
 
     Usage counts words in place of tokens: of the prompt by its spaces, of the reply by whitespace. A
     Completion given by a function is passed on as it is. Raises ScriptEnded past the end of a list.
@@ -45,6 +46,7 @@ class Scripted:
         delay: float | Callable[[CompletionRequest], float] = 0.0,
         model: str = "scripted",
         context_length: int | None = None,
+        reports_tokens: bool = False,
     ) -> None:
         if not callable(answer):
             _check_script(answer)
@@ -52,6 +54,7 @@ class Scripted:
         self._delay = delay
         self._model = model
         self.context_length = context_length
+        self.reports_tokens = reports_tokens
 
     @property
     def model(self) -> str:

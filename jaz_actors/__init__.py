@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jaz_actors.refs import by_reference
     from jaz_actors.replay import TrajectoryReplay, resume
     from jaz_actors.results import Aborted, Completed, Failed, Outcome, Raised
+    from jaz_actors.rollout_record import RolloutRecorder
     from jaz_actors.runtime import shutdown
     from jaz_actors.tools import software_tools
 
@@ -63,6 +64,7 @@ _HOMES = {
     "Recorder": "record",
     "RecursionLimit": "hooks.limits",
     "ReturnType": "hooks.returns",
+    "RolloutRecorder": "rollout_record",
     "SGLang": "backends.sglang",
     "Scripted": "backends.scripted",
     "TimeLimit": "hooks.limits",
@@ -112,6 +114,7 @@ __all__ = [
     "Recorder",
     "RecursionLimit",
     "ReturnType",
+    "RolloutRecorder",
     "SGLang",
     "Scripted",
     "TimeLimit",

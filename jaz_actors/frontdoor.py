@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
 from jaz_actors.capture import capture
-from jaz_actors.config import ConfigOverride, get_configs
+from jaz_actors.config import ConfigOverride, Configs, get_configs
 from jaz_actors.descriptions import description_of
 from jaz_actors.errors import ConfigurationError, InputRefused, InvocationCancelled, KeyRefused
 from jaz_actors.events import Event, InvokeExit
@@ -318,6 +318,7 @@ def _prepare(
     chosen = get_configs(override)
     if chosen.own.backend is None:
         raise ConfigurationError("backend", "none is configured; call configure(backend=...) first")
+    _check_tokens(captured.ambient, captured.positional, chosen)
     run = current_run() if shared is None else shared.run
     own, tree = run.config_key(chosen.own), run.config_key(chosen.tree)
     by_depth = {depth: run.config_key(config) for depth, config in chosen.by_depth.items()}
@@ -365,6 +366,20 @@ def _prepare(
         None if tree == own else tree, by_depth,
     )  # fmt: skip
     return _Call(run, spec, chosen.own.dedicated, release, over)
+
+
+def _check_tokens(ambient: Sequence[Hook], positional: Sequence[Hook], chosen: Configs) -> None:
+    """A text backend in a run whose tokens are wanted is found here, not when training has begun."""
+    own = next((hook for hook in (*ambient, *positional) if hook.demands_tokens), None)
+    below = next((hook for hook in ambient if hook.demands_tokens), None)
+    configs = [(own, chosen.own), *((below, config) for config in (chosen.tree, *chosen.by_depth.values()))]
+    for hook, config in configs:
+        backend = config.backend
+        if hook is not None and backend is not None and not getattr(backend, "reports_tokens", False):
+            raise ConfigurationError(
+                "backend",
+                f"{type(hook).__name__} demands the tokens that are sampled, and {backend!r} does not tell them",
+            )
 
 
 def _override(others: tuple[object, ...]) -> ConfigOverride | None:

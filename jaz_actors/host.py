@@ -402,7 +402,7 @@ class Host:
             invoke_id = str(parent.spec.invoke_id)
             record = ToolAnswer(invoke_id, call.number, call.operation.verb, call.operation.name, value, error)
             for feed in parent.feeds:
-                await feed.answer(record)
+                await feed.note(record)
         return answer
 
     # -- children that hooks and tools ask for

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ from jaz_actors.hooks.dispatch import Dispatcher, RemoteHook
 from jaz_actors.hooks.specs import hook_from_spec
 from jaz_actors.outcomes import FailedRecord
 from jaz_actors.ports import Ports
-from jaz_actors.recording import Feed
+from jaz_actors.recording import Feed, shard_of
 from jaz_actors.spec import BuiltinHook, HomeHook, HookEntry, InvocationSpec, LocalHook, RecorderHook, SharedHook
 
 logger = logging.getLogger(__name__)
@@ -48,9 +47,8 @@ def lost_exit(spec: InvocationSpec, outcome: FailedRecord) -> InvokeExit:
 
 def recorders_of(spec: InvocationSpec) -> list[str]:
     """The recorders of an invocation: of each set the one that its whole tree goes to."""
-    root = zlib.crc32(spec.invoke_id.root.path.encode())
     sets = [entry.recorders for entry in spec.hooks if isinstance(entry, RecorderHook) and entry.recorders]
-    return [recorders[root % len(recorders)] for recorders in sets]
+    return [recorders[shard_of(spec.invoke_id, len(recorders))] for recorders in sets]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ import msgspec
 
 from jaz_actors.errors import ChannelClosed, JazError, JournalError, RecorderLost
 from jaz_actors.events import AnyEvent
+from jaz_actors.ids import InvokeId
 from jaz_actors.ports import Ports
 from jaz_actors.recorders.collector import Collector, Fsync
 from jaz_actors.recorders.deltas import Shortener
-from jaz_actors.recorders.entries import Entry, Record, Recorded, ToolAnswer, encode
+from jaz_actors.recorders.entries import Entry, Record, Recorded, RewardGiven, ToolAnswer, encode
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,11 @@ class RecorderSpec:
     interval: float = 0.2
 
 
+def shard_of(invoke_id: InvokeId, count: int) -> int:
+    """Which of several recorders an invocation's whole tree goes to."""
+    return zlib.crc32(invoke_id.root.path.encode()) % count
+
+
 class Feed:
     """One host's way to one recorder. Belongs to the host's event loop."""
 
@@ -66,8 +73,9 @@ class Feed:
         self._put(Recorded(self._shortener.shorten(event)))
         await self._room()
 
-    async def answer(self, answer: ToolAnswer) -> None:
-        self._put(answer)
+    async def note(self, record: ToolAnswer | RewardGiven) -> None:
+        """Record what is no event. Waits while too much is unacknowledged. Raises RecorderLost."""
+        self._put(record)
         await self._room()
 
     def _put(self, record: Record) -> None:

@@ -10,9 +10,9 @@ import atexit
 import importlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import psutil
@@ -39,6 +39,8 @@ from jaz_actors.transfer import error_record
 
 DRIVER = "driver"
 FRAME_BYTES = 8 * 2**20
+
+T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
 _status_decoder = msgspec.msgpack.Decoder(InvocationStatus)
@@ -227,6 +229,13 @@ class Run:
 
         if not self._closed:
             self.thread.submit(end()).result()
+
+    def run_through(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the runtime's loop and wait for it; from any thread but the runtime's own."""
+        if self._closed:
+            work.close()
+            raise RuntimeClosed("shutdown() was called")
+        return self.thread.submit(work).result()
 
     def next_path(self, key: str | None) -> str:
         with self._paths_lock:

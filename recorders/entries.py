@@ -10,7 +10,7 @@ import msgspec
 from jaz_actors.payload import ErrorRecord, Payload
 from jaz_actors.recorders.deltas import Delta
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
@@ -37,7 +37,15 @@ class ToolAnswer(msgspec.Struct, frozen=True, tag="tool_answer"):
     error: ErrorRecord | None = None
 
 
-Record = RunStarted | Recorded | ToolAnswer
+class RewardGiven(msgspec.Struct, frozen=True, tag="reward"):
+    """What an invocation's own rollout is worth; the last one counts, None takes it back. Of its children it says
+    nothing."""
+
+    invoke_id: str
+    reward: float | None
+
+
+Record = RunStarted | Recorded | ToolAnswer | RewardGiven
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

@@ -33,6 +33,10 @@ class RolloutFold:
         del self._open[event.invoke_id]
         return growing.rollout(event.outcome, event.timestamp)
 
+    def __contains__(self, invoke_id: str) -> bool:
+        """Whether that invocation has begun and not ended."""
+        return invoke_id in self._open
+
     def unfinished(self) -> list[Rollout]:
         """Those that have not ended, as far as they are."""
         return [growing.rollout(None, None) for growing in self._open.values()]

@@ -50,6 +50,7 @@ class Hook:
 
     Claims say before anything starts that two hooks do not get along: of the hooks of one invocation, one may supply
     LLM responses, and one each may add an input, add a variable or write a key of the blackboard that it names here.
+    demands_tokens: nothing starts under it with a backend that does not tell the tokens it sampled.
     blackboard_consumes: keys that the hook reads, each with a word on what it means; a key that is written and that no
         hook reads is warned of once.
     """
@@ -59,6 +60,7 @@ class Hook:
     propagating_only: ClassVar[bool] = False
     says_return_type: ClassVar[bool] = False
     supplies_llm_response: ClassVar[bool] = False
+    demands_tokens: bool = False
     adds_inputs: ClassVar[frozenset[str]] = frozenset()
     adds_variables: ClassVar[frozenset[str]] = frozenset()
     writes_blackboard: ClassVar[frozenset[str]] = frozenset()

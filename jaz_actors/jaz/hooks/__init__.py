@@ -22,6 +22,7 @@ from jaz_actors.jaz.hooks import effects, events
 from jaz_actors.live_views import JaegerTracing, LangfuseTracing, TrajectoryDirectoryRecorder
 from jaz_actors.record import TrajectoryRecorder
 from jaz_actors.replay import TrajectoryReplay
+from jaz_actors.rollout_record import RolloutRecorder
 
 __all__ = [
     "BudgetForcing",
@@ -37,6 +38,7 @@ __all__ = [
     "PrintLogger",
     "RecursionLimit",
     "ReturnType",
+    "RolloutRecorder",
     "SlidingWindow",
     "TrajectoryDirectoryRecorder",
     "TrajectoryRecorder",
