@@ -1,24 +1,35 @@
 """One server over HTTP: opened lazily, closed once, its failures turned into our errors. Knows no API.
 
-`boundary` is the only place where errors of httpx become ours; typed ones pass through it.
+aiohttp and not httpx: it keeps thousands of connections without looking through them all for each request
+(benchmarks/connections.py). `boundary` is the only place where its errors become ours; typed ones pass through it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
+import io
+import logging
+import resource
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 
-import httpx
+import aiohttp
+from yarl import URL
 
-from jaz_actors.backends.connections import Connections
 from jaz_actors.backends.environment import ApiKey, proxy_for
 from jaz_actors.backends.refusals import error_of_answer
 from jaz_actors.errors import ConfigurationError, MalformedResponse, RequestRefused, ServerUnavailable
+from jaz_actors.http_urls import parsed, shown
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
+# Below the five seconds after which common servers close an idle connection: a request sent in that instant
+# would fail.
+KEEPALIVE_SECONDS = 4.0
+RESERVED_FILES = 256
+LARGE_BODY = 2**20  # bytes; larger ones are written piece by piece, so that other requests go on meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +38,7 @@ class Endpoint:
 
     timeout:          seconds without a byte from the server, None for ever. A server that is paused for a
                       weight update, or that does not stream, is silent until it is done.
-    max_connections:  requests at once; further ones wait here.
+    max_connections:  requests at once; further ones wait here, first come, first served.
     """
 
     base_url: str
@@ -37,12 +48,7 @@ class Endpoint:
     max_connections: int = 1024
 
     def __post_init__(self) -> None:
-        try:
-            url = httpx.URL(self.base_url)
-        except (httpx.InvalidURL, TypeError) as error:
-            raise ConfigurationError("base_url", f"is no URL: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ConfigurationError("base_url", f"{url!r} does not begin with http://HOST or https://HOST")
+        parsed("base_url", self.base_url)
         if self.timeout is not None and not self.timeout > 0:
             raise ConfigurationError("timeout", f"{self.timeout!r} is neither None nor more than 0 seconds")
         if self.max_connections < 1:
@@ -51,7 +57,7 @@ class Endpoint:
     @property
     def shown(self) -> str:
         """The URL without what may be secret in it."""
-        return str(httpx.URL(self.base_url).copy_with(userinfo=b"", query=None))
+        return shown(URL(self.base_url))
 
 
 class HttpClient:
@@ -63,11 +69,11 @@ class HttpClient:
     def __init__(self, name: str, endpoint: Endpoint) -> None:
         self.name = name
         self.endpoint = endpoint
-        self._client: httpx.AsyncClient | None = None
-        self._urls: dict[str, httpx.URL] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._proxy: str | None = None
+        self._urls: dict[str, URL] = {}
         self._secret: bytes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()  # protects opening: concurrent first calls share one client
         self._closed = False
 
     def __reduce__(self) -> tuple[type[HttpClient], tuple[str, Endpoint]]:
@@ -76,87 +82,96 @@ class HttpClient:
     async def get(self, path: str) -> bytes:
         """The body of the answer. Raises BackendError for anything but a success."""
         async with self.stream("GET", path) as answer:
-            return await answer.aread()
+            return await answer.read()
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
         """The body of the answer to a JSON body. Raises BackendError for anything but a success."""
         async with self.stream("POST", path, body, headers) as answer:
-            return await answer.aread()
+            return await answer.read()
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, its body still to be read. Leaving the block before its end closes the connection."""
-        client = await self._opened()
+        session = self._opened()
+        data = body if body is None or len(body) < LARGE_BODY else io.BytesIO(body)
         headers = {**({} if body is None else {"content-type": "application/json"}), **(headers or {})}
         with boundary(self.name):
-            async with client.stream(method, self._url(path), content=body, headers=headers) as answer:
-                if not answer.is_success:
-                    said = await answer.aread()
-                    raise error_of_answer(self.name, answer.status_code, answer.headers, self._without_key(said))
+            async with session.request(
+                method, self._url(path), data=data, headers=headers, proxy=self._proxy, allow_redirects=False
+            ) as answer:
+                if not 200 <= answer.status < 300:
+                    said = await answer.read()
+                    raise error_of_answer(self.name, answer.status, answer.headers, self._without_key(said))
                 yield answer
 
-    def _url(self, path: str) -> httpx.URL:
+    def _url(self, path: str) -> URL:
         """Parsed once a path: parsing is a tenth of the cost of a request."""
         if path not in self._urls:
-            self._urls[path] = httpx.URL(self.endpoint.base_url.rstrip("/") + path)
+            self._urls[path] = URL(self.endpoint.base_url.rstrip("/") + path)
         return self._urls[path]
 
     def _without_key(self, body: bytes) -> bytes:
         """Some servers quote the key that they refuse."""
         return body if self._secret is None else body.replace(self._secret, b"***")
 
-    async def _opened(self) -> httpx.AsyncClient:
+    def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
             raise RequestRefused(self.name, "the backend is closed")
-        if self._client is None:
-            async with self._opening:
-                if self._client is None:
-                    self._client = await self._open()
-                    self._loop = asyncio.get_running_loop()
+        if self._session is None:
+            self._session = self._open()
+            self._loop = asyncio.get_running_loop()
         if self._loop is not asyncio.get_running_loop():
             raise ConfigurationError(self.name, "is open on another event loop; give each loop a copy of its own")
-        return self._client
+        return self._session
 
-    async def _open(self) -> httpx.AsyncClient:
-        endpoint, url = self.endpoint, httpx.URL(self.endpoint.base_url)
+    def _open(self) -> aiohttp.ClientSession:
+        endpoint, url = self.endpoint, URL(self.endpoint.base_url)
         key = endpoint.api_key.read()
-        proxy = proxy_for(url.scheme, url.host)
-        # Reading the certificates takes tens of milliseconds, and a server without TLS needs none.
-        needs_tls = url.scheme == "https" or (proxy or "").startswith("https")
-        tls = await asyncio.to_thread(httpx.create_ssl_context) if needs_tls else _bare_tls()
+        assert url.host is not None
         self._secret = key.encode() if key else None
-        return httpx.AsyncClient(
-            transport=Connections(
-                max_connections=endpoint.max_connections,
-                tls=tls,
-                proxy=httpx.Proxy(proxy, ssl_context=tls if proxy.startswith("https") else None) if proxy else None,
+        self._proxy = proxy_for(url.scheme, url.host)
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=_within_file_limit(endpoint.max_connections), keepalive_timeout=KEEPALIVE_SECONDS
             ),
-            timeout=httpx.Timeout(endpoint.timeout, connect=CONNECT_SECONDS, pool=None),
+            # Not `connect`: it would count the time that a request waits here for a connection.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=endpoint.timeout),
             headers={"authorization": f"Bearer {key}"} if key else None,
+            cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
 
     async def aclose(self) -> None:
-        """Idempotent."""
+        """Ends requests under way with ServerUnavailable. Idempotent."""
         self._closed = True
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
 
 @contextmanager
 def boundary(backend: str) -> Iterator[None]:
-    """Turn what httpx raises into our errors, naming `backend`."""
+    """Turn what aiohttp raises into our errors, naming `backend`."""
     try:
         yield
-    except httpx.DecodingError as error:
-        raise MalformedResponse(backend, _told(error)) from error
-    except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+    except aiohttp.InvalidURL as error:
         raise RequestRefused(backend, _told(error)) from error
-    except httpx.TransportError as error:
+    except aiohttp.ClientPayloadError as error:
+        if _is_undecodable(error):
+            raise MalformedResponse(backend, _told(error)) from error
         raise ServerUnavailable(backend, _told(error)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ServerUnavailable(backend, _told(error)) from error
+
+
+def _is_undecodable(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, aiohttp.http_exceptions.ContentEncodingError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _told(error: Exception) -> str:
@@ -164,5 +179,11 @@ def _told(error: Exception) -> str:
     return f"{name}: {error}" if str(error) else name
 
 
-def _bare_tls() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _within_file_limit(max_connections: int) -> int:
+    """Connections beyond the process's limit of open files would fail, not wait."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or max_connections <= soft - RESERVED_FILES:
+        return max_connections
+    usable = max(1, soft - RESERVED_FILES)
+    logger.warning("the limit of %d open files (ulimit -n) leaves %d connections of %d", soft, usable, max_connections)
+    return usable

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
+import aiohttp
 import msgspec
 
 from jaz_actors.backends.environment import ApiKey
@@ -197,7 +197,7 @@ class OpenAI:
         joined = _Joined()
         async with (
             self._client.stream("POST", _PATH, body) as response,
-            aclosing(events(response.aiter_bytes())) as stream,
+            aclosing(events(response.content.iter_any())) as stream,
         ):
             async for data in stream:
                 if data == b"[DONE]":
@@ -265,7 +265,7 @@ class _Joined:
 
 async def _read_out(stream: AsyncIterator[bytes]) -> None:
     """Read what follows the last event, so that the connection can be used again. The answer is complete."""
-    with suppress(TimeoutError, httpx.TransportError):
+    with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(READ_OUT_SECONDS):
             async for _ in stream:
                 pass

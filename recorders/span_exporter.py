@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-import httpx
+import aiohttp
 import msgspec
 
 from jaz_actors.errors import ConfigurationError, ExportFailed
+from jaz_actors.http_urls import parsed, shown
 from jaz_actors.recorders.spans import Span, export_json
 
 MAX_BODY = 3_000_000  # bytes; Langfuse's cloud takes 4.5 MB
@@ -41,22 +42,16 @@ class SpanExporter:
         service_name: str = "jaz-actors",
         timeout: float = 10.0,
     ) -> None:
-        try:
-            url = httpx.URL(endpoint)
-        except (httpx.InvalidURL, TypeError) as error:
-            raise ConfigurationError("endpoint", f"is no URL: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ConfigurationError("endpoint", f"{endpoint!r} does not begin with http://HOST or https://HOST")
-        self._url = url
+        self._url = parsed("endpoint", endpoint)
         self._headers = {**(headers or {}), "content-type": "application/json"}
         self._service_name = service_name
         self._timeout = timeout
-        self._client: httpx.AsyncClient | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     @property
     def endpoint(self) -> str:
         """The URL without what may be secret in it."""
-        return str(self._url.copy_with(userinfo=b"", query=None))
+        return shown(self._url)
 
     def __repr__(self) -> str:
         return f"SpanExporter({self.endpoint!r})"
@@ -73,44 +68,50 @@ class SpanExporter:
         wait = FIRST_WAIT
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                answer = await self._opened().post(self._url, content=body)
-            except httpx.TransportError as error:
+                async with self._opened().post(self._url, data=body, allow_redirects=False) as answer:
+                    said = await answer.read()
+            except (aiohttp.ClientError, OSError) as error:
                 failure = ExportFailed(self.endpoint, f"{type(error).__name__}: {error}", None)
             else:
-                if answer.is_success:
-                    return self._check_taken(answer)
-                failure = ExportFailed(self.endpoint, answer.text[:500] or answer.reason_phrase, answer.status_code)
-                if answer.status_code not in PASSING:
+                if 200 <= answer.status < 300:
+                    return self._check_taken(answer.status, said)
+                reason = said.decode("utf-8", "replace")[:500] or answer.reason or "no explanation"
+                failure = ExportFailed(self.endpoint, reason, answer.status)
+                if answer.status not in PASSING:
                     raise failure
-                wait = _retry_after(answer, wait)
+                wait = _retry_after(answer.headers.get("retry-after", ""), wait)
             if attempt == ATTEMPTS:
                 raise failure
             await asyncio.sleep(min(wait, LONGEST_WAIT))
             wait = max(wait, FIRST_WAIT) * 2
         return None
 
-    def _check_taken(self, answer: httpx.Response) -> None:
+    def _check_taken(self, status: int, body: bytes) -> None:
         """Raises ExportFailed where the server has taken only some of the spans."""
         try:
-            taken = msgspec.json.decode(answer.content or b"{}", type=_Taken, strict=False)
+            taken = msgspec.json.decode(body or b"{}", type=_Taken, strict=False)
         except msgspec.DecodeError:
             return  # some servers answer with text
         rejected = taken.partialSuccess.rejectedSpans
         if rejected:
             reason = f"{rejected} spans were rejected: {taken.partialSuccess.errorMessage}"
-            raise ExportFailed(self.endpoint, reason, answer.status_code)
+            raise ExportFailed(self.endpoint, reason, status)
 
-    def _opened(self) -> httpx.AsyncClient:
-        if self._client is None:
-            proxied = self._url.host not in LOOPBACK
-            self._client = httpx.AsyncClient(headers=self._headers, timeout=self._timeout, trust_env=proxied)
-        return self._client
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self._url.host not in LOOPBACK,
+            )
+        return self._session
 
     async def aclose(self) -> None:
         """Idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -173,7 +174,6 @@ def _batches(spans: Sequence[Span]) -> Iterator[list[Span | msgspec.Raw]]:
         yield batch
 
 
-def _retry_after(answer: httpx.Response, otherwise: float) -> float:
+def _retry_after(said: str, otherwise: float) -> float:
     """In seconds; dates are not understood."""
-    said = answer.headers.get("retry-after", "")
     return float(said) if said.isdecimal() else otherwise

@@ -35,6 +35,7 @@ RECORDS = {
         "events",
         "effects",
         "errors",
+        "http_urls",
         "outcomes",
         "payload",
         "protocols",

@@ -455,5 +455,7 @@ async def _refused_here(backend: SGLang) -> None:
 
 
 async def test_a_server_that_never_comes_is_unavailable() -> None:
+    backend = SGLang("http://127.0.0.1:1", chat_format=ByteFormat(), retry=AT_ONCE)
     with pytest.raises(ServerUnavailable):
-        await SGLang("http://127.0.0.1:1", chat_format=ByteFormat(), retry=AT_ONCE).complete(a_request())
+        await backend.complete(a_request())
+    await backend.aclose()

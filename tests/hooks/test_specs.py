@@ -151,4 +151,4 @@ def test_importing_hooks_loads_nothing_heavy() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
     assert "jaz_actors.hooks.returns" in loaded
-    assert not loaded & {"ray", "torch", "transformers", "beartype", "zmq", "numpy", "httpx"}
+    assert not loaded & {"ray", "torch", "transformers", "beartype", "zmq", "numpy", "aiohttp"}
