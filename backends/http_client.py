@@ -10,9 +10,10 @@ import asyncio
 import io
 import logging
 import resource
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
+from types import TracebackType
 
 import aiohttp
 from yarl import URL
@@ -29,6 +30,7 @@ CONNECT_SECONDS = 10.0
 # would fail.
 KEEPALIVE_SECONDS = 4.0
 RESERVED_FILES = 256
+JSON = {"content-type": "application/json"}
 LARGE_BODY = 2**20  # bytes; larger ones are written piece by piece, so that other requests go on meanwhile
 
 
@@ -81,30 +83,45 @@ class HttpClient:
 
     async def get(self, path: str) -> bytes:
         """The body of the answer. Raises BackendError for anything but a success."""
-        async with self.stream("GET", path) as answer:
-            return await answer.read()
+        return await self._whole("GET", path, None, None)
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
         """The body of the answer to a JSON body. Raises BackendError for anything but a success."""
-        async with self.stream("POST", path, body, headers) as answer:
-            return await answer.read()
+        return await self._whole("POST", path, body, headers)
+
+    async def _whole(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> bytes:
+        request = self._requested(method, path, body, headers)
+        with boundary(self.name):
+            async with request as answer:
+                said = await answer.read()
+        self._check(answer, said)
+        return said
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, its body still to be read. Leaving the block before its end closes the connection."""
-        session = self._opened()
-        data = body if body is None or len(body) < LARGE_BODY else io.BytesIO(body)
-        headers = {**({} if body is None else {"content-type": "application/json"}), **(headers or {})}
+        request = self._requested(method, path, body, headers)
         with boundary(self.name):
-            async with session.request(
-                method, self._url(path), data=data, headers=headers, proxy=self._proxy, allow_redirects=False
-            ) as answer:
+            async with request as answer:
                 if not 200 <= answer.status < 300:
-                    said = await answer.read()
-                    raise error_of_answer(self.name, answer.status, answer.headers, self._without_key(said))
+                    self._check(answer, await answer.read())
                 yield answer
+
+    def _requested(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        data = body if body is None or len(body) < LARGE_BODY else io.BytesIO(body)
+        if body is not None:
+            headers = JSON if headers is None else {**JSON, **headers}
+        return self._opened().request(
+            method, self._url(path), data=data, headers=headers, proxy=self._proxy, allow_redirects=False
+        )
+
+    def _check(self, answer: aiohttp.ClientResponse, said: bytes) -> None:
+        if not 200 <= answer.status < 300:
+            raise error_of_answer(self.name, answer.status, answer.headers, self._without_key(said))
 
     def _url(self, path: str) -> URL:
         """Parsed once a path: parsing is a tenth of the cost of a request."""
@@ -151,19 +168,26 @@ class HttpClient:
             await session.close()
 
 
-@contextmanager
-def boundary(backend: str) -> Iterator[None]:
+class boundary:
     """Turn what aiohttp raises into our errors, naming `backend`."""
-    try:
-        yield
-    except aiohttp.InvalidURL as error:
-        raise RequestRefused(backend, _told(error)) from error
-    except aiohttp.ClientPayloadError as error:
-        if _is_undecodable(error):
-            raise MalformedResponse(backend, _told(error)) from error
-        raise ServerUnavailable(backend, _told(error)) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise ServerUnavailable(backend, _told(error)) from error
+
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, aiohttp.InvalidURL):
+            raise RequestRefused(self._backend, _told(error)) from error
+        if isinstance(error, aiohttp.ClientPayloadError) and _is_undecodable(error):
+            raise MalformedResponse(self._backend, _told(error)) from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            raise ServerUnavailable(self._backend, _told(error)) from error
 
 
 def _is_undecodable(error: BaseException | None) -> bool:
