@@ -8,12 +8,24 @@ from typing import Any, cast
 import msgspec
 
 from jaz_actors.events import MessageAdd, MessageDrop, edited
-from jaz_actors.messages import Completion, FinishReason, Message, Role, SampledTokens, Stamp, Usage
+from jaz_actors.messages import (
+    Completion,
+    FinishReason,
+    Message,
+    Role,
+    SampledTokens,
+    Segment,
+    Span,
+    Stamp,
+    Usage,
+    VersionSpan,
+)
 from jaz_actors.outcomes import Continue
 from jaz_actors.recorders.atif_values import PROVENANCE
 from jaz_actors.recorders.entries import ToolAnswer
 from jaz_actors.recorders.runs import Turn
 
+_RECORDS: Mapping[str, type[msgspec.Struct]] = {"segments": Segment, "versions": VersionSpan}
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "agent": "assistant"}
 
 
@@ -118,13 +130,24 @@ def _tokens(metrics: Mapping[str, Any], ids: list[int], stamps: tuple[Stamp, ...
         prompt = [*ids[: delta["shared_prefix"]], *delta["ids"]]
     known = extra.get("stamps_delta", {"shared_prefix": 0, "stamps": []})
     fields = {name: extra[name] for name in ("version_at_submit", "version_at_return", *PROVENANCE) if name in extra}
+    fields |= {name: _as_lists(kind, fields[name]) for name, kind in _RECORDS.items() if name in fields}
+    if "reasoning" in fields:
+        (fields["reasoning"],) = _as_lists(Span, [fields["reasoning"]])
     return msgspec.convert(
         {
             "prompt_ids": prompt,
             "output_ids": metrics["completion_token_ids"],
             "logprobs": metrics["logprobs"],
-            "stamps": [*msgspec.to_builtins(stamps[: known["shared_prefix"]]), *known["stamps"]],
+            "stamps": [
+                *msgspec.to_builtins(stamps[: known["shared_prefix"]]),
+                *_as_lists(Stamp, known["stamps"]),
+            ],
             **fields,
         },
         SampledTokens,
     )
+
+
+def _as_lists(kind: type[msgspec.Struct], values: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    """The objects as `kind` is read; what is None is not told in them."""
+    return [[value.get(name) for name in kind.__struct_fields__] for value in values]

@@ -46,12 +46,24 @@ def metrics_of(completion: Completion, before: SampledTokens | None, *, full_pro
 
 def _provenance(tokens: SampledTokens, before: Sequence[Stamp]) -> dict[str, Any]:
     """What ATIF has no fields for; stamps are told relative to those before, what says nothing is left out."""
-    told = {name: msgspec.to_builtins(getattr(tokens, name)) for name in PROVENANCE}
+    told = {name: _spelt(getattr(tokens, name)) for name in PROVENANCE}
     told = {name: value for name, value in told.items() if value or name == "kept"}
     if tokens.stamps:
         known = common_prefix(tokens.stamps, before)
-        told["stamps_delta"] = {"shared_prefix": known, "stamps": msgspec.to_builtins(tokens.stamps[known:])}
+        told["stamps_delta"] = {"shared_prefix": known, "stamps": _spelt(tokens.stamps[known:])}
     return told
+
+
+def _spelt(value: Any) -> Any:
+    """Our records as objects: ATIF allows no null, so that what is None is left out."""
+    if isinstance(value, tuple | list):
+        return [_spelt(item) for item in value]
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return {name: item for name, item in fields.items() if item is not None}
+    if isinstance(value, dict):
+        return {name: _spelt(item) for name, item in value.items() if item is not None}
+    return value
 
 
 def _shared(prompt_ids: list[int], before: SampledTokens) -> int:
