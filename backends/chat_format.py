@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from jaz_actors.backends.tokenizer_folder import TokenizerFolder, read_tokenizer_folder
+from jaz_actors.errors import ConfigurationError
 from jaz_actors.messages import Message, Role
+
+if TYPE_CHECKING:
+    from jaz_actors.backends.hf_format import TemplateFormat
 
 
 class Reply(msgspec.Struct, frozen=True):
     """What a sampled answer says.
 
     content:    the text that is shown: without special tokens, reasoning and the whitespace after it.
-    reasoning:  [start, end) of the sampled ids that are reasoning, tags included; None where there is none.
+    reasoning:  [start, end) of the sampled ids that are reasoning, tags included; None where there is none. It is
+                empty where the prompt ended with reasoning that was over already.
     """
 
     content: str
@@ -52,8 +57,8 @@ class ChatFormat(Protocol):
         """Where the assistant's answer begins, an opened reasoning tag included where the model's format has one."""
         ...
 
-    def reply_end_ids(self) -> list[int]:
-        """What stands between the id that ended an answer and the next message."""
+    def reply_end_ids(self, *, ended: bool) -> list[int]:
+        """What stands between an answer's last id and the next message. ended: that id is the one that stopped it."""
         ...
 
     def read(self, ids: Sequence[int], *, ended: bool) -> Reply:
@@ -64,23 +69,55 @@ class ChatFormat(Protocol):
 class HFChatFormat:
     """The format of a Hugging Face model folder: its tokenizer and its chat template.
 
-    It reads tokenizer.json with `tokenizers` alone, since loading transformers costs every host seconds and
-    hundreds of megabytes; a folder without that file is read by transformers.
+    template_variables:  what the template takes beside the messages, such as {"enable_thinking": False}.
+    reasoning:   the tags around reasoning; "auto" finds them in the template or among the tokens, None has none.
+    own_turns:   where the template takes no system message, or no two messages of one role in a row: give each a
+                 turn of its own, a system message that of a user. Without, such a template is refused.
+    today:       what a template that writes the date is told; by default the day on which this is constructed.
+
+    Ids are those of the whole conversation rendered and encoded at once, but for what someone wrote: there, special
+    tokens are ordinary characters. `load` checks it on conversations and raises ConfigurationError, with the reason,
+    for a template or a tokenizer of which that cannot be said.
+
+    tokenizer.json is read with `tokenizers` alone, since loading transformers costs every host seconds and hundreds
+    of megabytes; a folder without that file is read by transformers.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        template_variables: Mapping[str, Any] | None = None,
+        reasoning: tuple[str, str] | Literal["auto"] | None = "auto",
+        own_turns: bool = False,
+        today: date | None = None,
+    ) -> None:
         self.path = Path(path)
-        self._loaded: TokenizerFolder | None = None
+        if not (reasoning is None or reasoning == "auto" or (len(reasoning) == 2 and all(reasoning))):
+            raise ConfigurationError("reasoning", f'is "auto", None or an opening and a closing tag; got {reasoning!r}')
+        self._variables = dict(template_variables or {})
+        self._tags = reasoning
+        self._own_turns = own_turns
+        self._today = today or date.today()  # noqa: DTZ011 - the day where the user is
+        self._loaded: TemplateFormat | None = None
 
-    def __reduce__(self) -> tuple[type[HFChatFormat], tuple[Path]]:
-        return HFChatFormat, (self.path,)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
 
     def __repr__(self) -> str:
         return f"HFChatFormat({str(self.path)!r})"
 
     def load(self) -> None:
         if self._loaded is None:
-            self._loaded = read_tokenizer_folder(self.path)
+            from jaz_actors.backends.hf_format import read_format
+
+            self._loaded = read_format(
+                self.path,
+                variables=self._variables,
+                reasoning=self._tags,
+                own_turns=self._own_turns,
+                today=self._today,
+            )
 
     @property
     def vocabulary(self) -> int:
@@ -91,24 +128,19 @@ class HFChatFormat:
         return self._ready.stop_ids
 
     def message_ids(self, message: Message, previous: Role | None) -> list[int]:
-        whole = self._ready.template.render([message])
-        return self._ready.encode(whole.removesuffix(self._start))
+        return self._ready.message_ids(message.role, message.content, previous)
 
     def reply_start_ids(self) -> list[int]:
-        return self._ready.encode(self._start)
+        return list(self._ready.reply_start)
 
-    def reply_end_ids(self) -> list[int]:
-        return []
+    def reply_end_ids(self, *, ended: bool) -> list[int]:
+        return list(self._ready.reply_end if ended else self._ready.suffix)
 
     def read(self, ids: Sequence[int], *, ended: bool) -> Reply:
-        return Reply(self._ready.decode(list(ids[:-1] if ended else ids)))
+        return self._ready.read(ids[:-1] if ended else ids)
 
     @property
-    def _start(self) -> str:
-        return self._ready.template.render([Message("system", "", "seed", 0)])
-
-    @property
-    def _ready(self) -> TokenizerFolder:
+    def _ready(self) -> TemplateFormat:
         if self._loaded is None:
             self.load()
         assert self._loaded is not None

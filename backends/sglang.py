@@ -113,6 +113,8 @@ class SGLang:
             raise ConfigurationError("history_reasoning", f"must be 'strip' or 'keep', got {history_reasoning!r}")
         if model_path is not None:
             chat_format = HFChatFormat(model_path)
+        if isinstance(chat_format, HFChatFormat) and chat_format.path.is_dir():
+            chat_format.load()  # now, so that a model that cannot be talked to is refused before anything starts
         endpoint = Endpoint(base_url, api_key=ApiKey(api_key), timeout=timeout, max_connections=max_connections)
         label = model or (Path(model_path).name if model_path is not None else "sglang")
         self.__setstate__(
@@ -259,7 +261,7 @@ class SGLang:
             tuple(sampled.segments),
             tuple(sampled.versions),
             prompt.stamps,
-            chat_format.reply_end_ids() if ended else [],
+            chat_format.reply_end_ids(ended=ended),
             None if reply.reasoning is None else Span(*reply.reasoning),
             reply.reasoning is None or settings.history_reasoning == "keep",
             settings.sampling.parameters(chat_format.stop_ids),

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from jaz_actors.backends.chat_template import ChatTemplate
 from jaz_actors.errors import ConfigurationError
 
 _PIP = 'pip install "jaz-actors[sglang]"'
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFolder:
+class TokenizerFolder(msgspec.Struct, frozen=True):
     """What was read.
 
-    encode, decode:  text to ids without adding any, and ids to text without special tokens.
-    vocabulary:      one more than the highest id that the model knows.
+    tokenizer:       the text of its tokenizer.json.
+    template:        the chat template's source.
+    special_tokens:  the template's variables `bos_token`, `eos_token` and so on.
+    eos_ids:         ids that the model's configurations name as ending an answer.
+    vocabulary:      one more than the highest id that the model knows; None where its configuration does not say.
     """
 
-    template: ChatTemplate
-    encode: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]
-    stop_ids: tuple[int, ...]
-    vocabulary: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokenizer:
-    encode: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]
-    id_of: Callable[[str], int | None]
-    size: int
-    template: str | None
+    tokenizer: bytes
+    template: str
     special_tokens: dict[str, str]
+    eos_ids: tuple[int, ...]
+    vocabulary: int | None
 
 
 def read_tokenizer_folder(path: Path) -> TokenizerFolder:
@@ -45,42 +35,23 @@ def read_tokenizer_folder(path: Path) -> TokenizerFolder:
     if not path.is_dir():
         raise ConfigurationError("tokenizer", f"{path} is no folder on this machine")
     config = _json(path / "tokenizer_config.json")
-    tokenizer = _light(path, config) if (path / "tokenizer.json").is_file() else _by_transformers(path)
-    if tokenizer.template is None:
+    if (path / "tokenizer.json").is_file():
+        tokenizer, template, special = _light(path, config)
+    else:
+        tokenizer, template, special = _by_transformers(path)
+    if template is None:
         raise ConfigurationError("tokenizer", f"{path} has no chat template; give a chat_format")
     model = _json(path / "config.json")
-    stop_ids = set(_ids(model.get("eos_token_id")))
-    stop_ids.update(_ids(_json(path / "generation_config.json").get("eos_token_id")))
-    eos = tokenizer.special_tokens.get("eos_token")
-    stop_ids.update(_ids(tokenizer.id_of(eos) if eos is not None else None))
-    return TokenizerFolder(
-        ChatTemplate(tokenizer.template, special_tokens=tokenizer.special_tokens),
-        tokenizer.encode,
-        tokenizer.decode,
-        tuple(sorted(stop_ids)),
-        _vocabulary_of(model) or tokenizer.size,
-    )
+    eos_ids = {*_ids(model.get("eos_token_id")), *_ids(_json(path / "generation_config.json").get("eos_token_id"))}
+    return TokenizerFolder(tokenizer, template, special, tuple(sorted(eos_ids)), _vocabulary_of(model))
 
 
-def _light(path: Path, config: dict[str, Any]) -> _Tokenizer:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ImportError(f"reading {path} needs tokenizers: {_PIP}") from error
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return _Tokenizer(
-        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
-        lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
-        tokenizer.token_to_id,
-        max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
-        _template_in(path, config),
-        dict(_special_tokens({**_json(path / "special_tokens_map.json"), **config})),
-    )
+def _light(path: Path, config: dict[str, Any]) -> tuple[bytes, str | None, dict[str, str]]:
+    special = dict(_special_tokens({**_json(path / "special_tokens_map.json"), **config}))
+    return (path / "tokenizer.json").read_bytes(), _template_in(path, config), special
 
 
-def _by_transformers(path: Path) -> _Tokenizer:
+def _by_transformers(path: Path) -> tuple[bytes, str | None, dict[str, str]]:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -89,15 +60,12 @@ def _by_transformers(path: Path) -> _Tokenizer:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError("tokenizer", f"{path} cannot be read: {error}") from error
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigurationError("tokenizer", f"{path} has none of the library `tokenizers`; give a chat_format")
     templates = tokenizer.chat_template
-    return _Tokenizer(
-        lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)),
-        tokenizer.convert_tokens_to_ids,
-        len(tokenizer),
-        templates.get("default") if isinstance(templates, dict) else templates,
-        dict(_special_tokens(tokenizer.special_tokens_map)),
-    )
+    template = templates.get("default") if isinstance(templates, dict) else templates
+    return backend.to_str().encode(), template, dict(_special_tokens(tokenizer.special_tokens_map))
 
 
 def _template_in(path: Path, config: dict[str, Any]) -> str | None:

@@ -33,8 +33,8 @@ class OddFormat:
     def reply_start_ids(self) -> list[int]:
         return [HEADS["assistant"]]
 
-    def reply_end_ids(self) -> list[int]:
-        return [BREAK]
+    def reply_end_ids(self, *, ended: bool) -> list[int]:
+        return [BREAK] if ended else [STOP, BREAK]
 
     def read(self, ids: Sequence[int], *, ended: bool) -> Reply:
         body = list(ids[:-1] if ended else ids)
@@ -105,7 +105,7 @@ class Sampling:
             (Segment(0, cut, "1", "1"), Segment(cut, len(ids), "1", "2")) if 0 < cut < len(ids) else (),
             tuple(s for s in (VersionSpan(0, cut, "1", "1"), VersionSpan(cut, len(ids), "1", "2")) if s.end > s.start),
             prompt.stamps,
-            chat.reply_end_ids() if stopped else [],
+            chat.reply_end_ids(ended=stopped),
             None if reply.reasoning is None else Span(*reply.reasoning),
             reply.reasoning is None or self._keep,
             {"temperature": 1.0},

@@ -36,7 +36,7 @@ class ByteFormat:
     def reply_start_ids(self) -> list[int]:
         return []
 
-    def reply_end_ids(self) -> list[int]:
+    def reply_end_ids(self, *, ended: bool) -> list[int]:
         return []
 
     def read(self, ids: Sequence[int], *, ended: bool) -> Reply:

@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaz_actors.backends.chat_format import ChatFormat, HFChatFormat
+from jaz_actors.backends.conditioning import prompt_of
 from jaz_actors.backends.embedded.launch import TINY_POLICY
 from jaz_actors.errors import ConfigurationError
 from jaz_actors.messages import Message, Role
 
 CHATML = (
     "{{ bos_token }}{% for message in messages %}\n"
-    "  {% if loop.first and message.role == 'system' %}[{{ message.content | tojson }}]{% continue %}{% endif %}\n"
+    "  {% if loop.first and message.role == 'system' %}[{{ message.content }}]{% continue %}{% endif %}\n"
     "  {%- if message.role == 'assistant' %}{% generation %}<|a|>{{ message.content }}{% endgeneration %}\n"
     "{% else %}<|u|>{{ message.content }}{% endif %}{{ eos_token }}\n"
     "{% endfor %}{% if tools is not none %}tools{% endif %}{% if add_generation_prompt %}<|a|>{% endif %}"
@@ -30,6 +31,10 @@ SPECIAL = ["<s>", "<|end|>", "<|u|>", "<|a|>"]
 
 def messages(*said: tuple[Role, str]) -> list[Message]:
     return [Message(role, text, "seed", number) for number, (role, text) in enumerate(said)]
+
+
+def ids_of(chat_format: HFChatFormat, conversation: list[Message]) -> list[int]:
+    return prompt_of(chat_format, conversation, {}).ids
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 CONVERSATIONS = [
     messages(("user", "Add up [1, 2].")),
     messages(("system", 'be "brief" & <kind>'), ("user", "hello"), ("assistant", "return 3"), ("user", "é ☃ \n x")),
-    messages(("user", "  spaces  <|end|> and a special token  ")),
+    messages(("user", "  spaces and lines \n\n")),
 ]
 
 
@@ -91,8 +96,8 @@ def test_it_is_what_transformers_makes_of_the_same_folder(
     expected = reference.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
     chat_format = HFChatFormat(path)
     chat_format.load()
-    assert chat_format.encode(conversation) == expected
-    assert chat_format.decode(expected) == reference.decode(
+    assert ids_of(chat_format, conversation) == expected
+    assert chat_format.read(expected, ended=False).content == reference.decode(
         expected, skip_special_tokens=True, clean_up_tokenization_spaces=False
     )
 
@@ -103,7 +108,7 @@ def test_a_folder_without_tokenizer_json_is_read_by_transformers(
     import transformers
 
     path = folder()
-    with_file = HFChatFormat(path).encode(CONVERSATIONS[0])
+    with_file = ids_of(HFChatFormat(path), CONVERSATIONS[0])
     whole = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     (path / "tokenizer.json").unlink()
     asked: list[Path] = []
@@ -115,16 +120,20 @@ def test_a_folder_without_tokenizer_json_is_read_by_transformers(
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
     chat_format = HFChatFormat(path)
-    assert chat_format.encode(CONVERSATIONS[0]) == with_file
+    assert ids_of(chat_format, CONVERSATIONS[0]) == with_file
     assert asked == [path]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
-@given(text=st.text(max_size=30))
-def test_text_comes_back_as_it_went(text: str, made: HFChatFormat) -> None:
-    ids = made.encode(messages(("user", text)))
-    if not any(token in text for token in SPECIAL):
-        assert made.decode(ids) == text + "\n"
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@given(text=st.text(max_size=30) | st.lists(st.sampled_from([*SPECIAL, "a", "\n", " "])).map("".join))
+def test_text_comes_back_as_it_went_and_ends_no_message(text: str, made: HFChatFormat) -> None:
+    ids = made.message_ids(Message("user", text, "seed", 0), "assistant")
+    plain = made.message_ids(Message("user", "", "seed", 0), "assistant")
+    begin, end = plain[:1], plain[1:]
+    assert ids[:1] == begin
+    assert ids[-len(end) :] == end
+    assert made.read(ids[1 : -len(end)], ended=False).content == text
+    assert [i for i in ids if i < len(SPECIAL)] == [i for i in plain if i < len(SPECIAL)]
     assert all(0 <= i < made.vocabulary for i in ids)
 
 
@@ -149,8 +158,8 @@ def test_the_vocabulary_is_the_models(folder: Callable[..., Path], config: dict[
 def test_of_several_templates_the_default_is_taken(folder: Callable[..., Path]) -> None:
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": CHATML}]
     path = folder(named)
-    ids = HFChatFormat(path).encode(CONVERSATIONS[0])
-    assert ids == HFChatFormat(folder(CHATML)).encode(CONVERSATIONS[0])
+    ids = ids_of(HFChatFormat(path), CONVERSATIONS[0])
+    assert ids == ids_of(HFChatFormat(folder(CHATML)), CONVERSATIONS[0])
 
 
 @pytest.mark.parametrize("template", [None, [{"name": "tool_use", "template": "x"}]])
@@ -178,7 +187,7 @@ def test_a_template_that_refuses_or_reaches_out_is_a_configuration_error(
     folder: Callable[..., Path], template: str
 ) -> None:
     with pytest.raises(ConfigurationError):
-        HFChatFormat(folder(template)).encode(CONVERSATIONS[0])
+        HFChatFormat(folder(template)).load()
 
 
 def test_broken_or_missing_folders_are_refused(tmp_path: Path) -> None:
@@ -201,4 +210,4 @@ def test_it_pickles_as_its_path_before_and_after_loading() -> None:
     chat_format.load()
     copy = pickle.loads(pickle.dumps(chat_format))
     assert copy.path == TINY_POLICY
-    assert copy.encode(CONVERSATIONS[0]) == chat_format.encode(CONVERSATIONS[0])
+    assert ids_of(copy, CONVERSATIONS[0]) == ids_of(chat_format, CONVERSATIONS[0])
