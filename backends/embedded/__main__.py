@@ -32,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
         rows=args.slots,
         threads=args.threads,
         context_length=args.context_length,
+        weight_version=args.weight_version,
+        token_log=args.token_log,
     )
 
 
@@ -47,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--slots", type=int, default=64, help="sequences generated at once")
     add("--threads", type=int, default=1, help="torch threads of one operation")
     add("--context-length", type=int, default=None, help="tokens of prompt and output; default: the model's own")
+    add("--weight-version", default="default", help="label of the weights in the folder")
+    add("--token-log", type=Path, default=None, help="append a JSON line for each sequence that was generated")
     add(
         "--exit-with-parent",
         type=int,

@@ -10,13 +10,13 @@ from transformers import PreTrainedTokenizerBase
 from jaz_actors.backends.embedded.requests import GenerateBody, Prompt
 from jaz_actors.backends.embedded.sequence import Sequence
 
-WEIGHT_VERSION = "default"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 def answer(
-    tokenizer: PreTrainedTokenizerBase, body: GenerateBody, prompt: Prompt, sequence: Sequence
+    tokenizer: PreTrainedTokenizerBase, body: GenerateBody, prompt: Prompt, sequence: Sequence, *, version: str
 ) -> dict[str, Any]:
+    """version: that of the weights now, as the API reports it beside the spans."""
     # The finish reason first: once it is there, nothing is appended any more.
     finish = sequence.finish
     count = len(sequence.logprobs)
@@ -28,14 +28,14 @@ def answer(
         "completion_tokens": count,
         "cached_tokens": sequence.cached_tokens,
         "cached_tokens_details": None,
-        "weight_version": WEIGHT_VERSION,
-        "num_retractions": 0,
+        "weight_version": version,
+        "num_retractions": sequence.retractions,
         "reasoning_tokens": 0,
         "dp_rank": None,
     }
     if finish is not None:
         meta |= {
-            "weight_versions": [{"version": WEIGHT_VERSION, "start": 0, "end": count}],
+            "weight_versions": sequence.spans(count),
             "e2e_latency": sequence.latency,
             "response_sent_to_client_ts": time.time(),
         }
@@ -70,13 +70,23 @@ def _logprobs(
         texts = [tokenizer.decode([i]) if body.return_text_in_logprobs else None for i in token_ids]
         return [list(row) for row in zip(logprobs, token_ids, texts, strict=True)]
 
-    prompt: list[list[Any]] = []
-    if sequence.wants_prompt_logprobs and len(sequence.prompt_logprobs) == len(sequence.prompt):
-        start = body.logprob_start_len or 0
-        logprobs = [None, *sequence.prompt_logprobs[start + 1 :]]
-        prompt = rows(logprobs, sequence.prompt[start:])
-    return {
+    def others(found: list[Any]) -> list[Any]:
+        """Alternatives, a list a token."""
+        return [None if each is None else rows([p for p, _ in each], [i for _, i in each]) for each in found]
+
+    scored = sequence.wants_prompt_logprobs and len(sequence.prompt_logprobs) == len(sequence.prompt)
+    start = body.logprob_start_len or 0
+    prompt = rows([None, *sequence.prompt_logprobs[start + 1 :]], sequence.prompt[start:]) if scored else []
+    found: dict[str, Any] = {
         "input_token_logprobs": prompt,
         "output_token_logprobs": rows(sequence.logprobs[: len(ids)], ids),
         "output_token_logprobs_length": len(ids),
     }
+    for name, wanted, inputs, outputs in (
+        ("top_logprobs", sequence.wants.top, sequence.prompt_tops, sequence.tops),
+        ("token_ids_logprobs", sequence.wants.ids, sequence.prompt_picks, sequence.picks),
+    ):
+        if wanted:
+            found[f"input_{name}"] = others([None, *inputs[start + 1 :]]) if scored else []
+            found[f"output_{name}"] = others(outputs[: len(ids)])
+    return found

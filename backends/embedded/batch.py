@@ -30,12 +30,13 @@ class Batch:
         return len(self.sequences) == self._rows
 
     def join(self, sequence: Sequence, staged: RowCache) -> None:
-        """staged: holds, in its row 0, all of the prompt but the last token; that one is this row's first step."""
+        """staged: holds, in its row 0, all known tokens but the last; that one is this row's first step."""
         row = len(self.sequences)
-        length = len(sequence.prompt) - 1
+        known = sequence.known
+        length = len(known) - 1
         self._cache.copy_row(staged, 0, row, length)
-        self._controls.set_row(row, sequence.params, seed=sequence.seed)
-        self._next_ids[row] = sequence.prompt[-1]
+        self._controls.set_row(row, sequence.params, seed=sequence.seed, drawn=len(sequence.output))
+        self._next_ids[row] = known[-1]
         self._stored[row] = length
         self.sequences.append(sequence)
 
@@ -62,6 +63,10 @@ class Batch:
         self._stored[:rows] += 1
         self._next_ids[:rows] = drawn.ids
         return drawn
+
+    def release(self) -> None:
+        """Give the memory of the cache back. The batch must be empty."""
+        self._cache = RowCache(layers=self._loaded.layers, rows=self._rows, context=self._loaded.context)
 
     def snapshot(self, row: int) -> Snapshot:
         """The row's stored positions: all tokens of the sequence but the last drawn."""

@@ -33,6 +33,8 @@ class Flight:
                 prompt.params,
                 self._on_progress,
                 seed=prompt.seed,
+                rid=prompt.rid,
+                wants=prompt.wants,
                 namespace=prompt.extra_key,
                 streams=body.stream,
                 wants_prompt_logprobs=scored,

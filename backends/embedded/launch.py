@@ -42,6 +42,9 @@ class EmbeddedEngine:
 
     model_path:    a Hugging Face causal-LM folder; None is the tiny policy of the package.
     slots:         sequences generated at once. threads: torch threads of one operation.
+    context_length:  tokens of prompt and output; None is the model's own.
+    weight_version:  label of the weights in the folder.
+    token_log:     a file to which the server appends a JSON line for each sequence that it has generated.
     start_seconds: how long it may take until it serves.
 
     Raises EngineStartFailed with the server's last words. The process ends with this one, however this one ends.
@@ -55,6 +58,9 @@ class EmbeddedEngine:
         port: int = 0,
         slots: int = 64,
         threads: int = 1,
+        context_length: int | None = None,
+        weight_version: str = "default",
+        token_log: str | Path | None = None,
         start_seconds: float = START_SECONDS,
     ) -> None:
         self.model_path = Path(model_path) if model_path is not None else TINY_POLICY
@@ -62,6 +68,10 @@ class EmbeddedEngine:
         self._port = port
         self._slots = slots
         self._threads = threads
+        self._weight_version = weight_version
+        self._more = [] if context_length is None else ["--context-length", str(context_length)]
+        if token_log is not None:
+            self._more += ["--token-log", str(Path(token_log).resolve())]
         self._start_seconds = start_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -128,6 +138,7 @@ class EmbeddedEngine:
                     *("--model-path", str(self.model_path)),
                     *("--host", self._host, "--port", str(self._port), "--port-file", str(self._port_path)),
                     *("--slots", str(self._slots), "--threads", str(self._threads)),
+                    *("--weight-version", self._weight_version, *self._more),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

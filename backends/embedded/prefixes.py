@@ -45,6 +45,10 @@ class PrefixCache:
         self._bytes = 0
         self._buckets: OrderedDict[_Bucket, list[_Entry]] = OrderedDict()
 
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
     def longest(self, namespace: str | None, token_ids: list[int]) -> Hit | None:
         if len(token_ids) < MIN_TOKENS:
             return None

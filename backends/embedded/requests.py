@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from jaz_actors.backends.embedded.sampling import SamplingParams, field_names
+from jaz_actors.backends.embedded.sequence import NOTHING, Wanted
 
 
 class Refused(Exception):
@@ -56,11 +58,11 @@ class GenerateBody(msgspec.Struct, kw_only=True):
     return_logprob: bool | None = None
     logprob_start_len: int | None = None
     return_text_in_logprobs: bool = False
+    top_logprobs_num: int | list[int] | None = None
+    token_ids_logprob: list[int | list[int]] | None = None
     return_prompt_token_ids: bool = False
 
     # Known to the API and not served here: refused when they ask for something.
-    top_logprobs_num: Any = None
-    token_ids_logprob: Any = None
     return_hidden_states: Any = None
     return_routed_experts: Any = None
     return_entropy: Any = None
@@ -71,7 +73,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
 
 NOT_SERVED = (
-    *("top_logprobs_num", "token_ids_logprob", "return_hidden_states", "return_routed_experts", "return_entropy"),
+    *("return_hidden_states", "return_routed_experts", "return_entropy"),
     *("lora_path", "session_params", "input_embeds", "image_data"),
 )
 
@@ -85,6 +87,7 @@ class Prompt:
     params: SamplingParams
     seed: int
     extra_key: str | None
+    wants: Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,32 @@ def parse(data: bytes, *, limits: Limits, encoder: Encoder) -> Prompts:
     count = len(token_ids)
     params = [_sampling(given) for given in _each("sampling_params", body.sampling_params or {}, count)]
     keys = _each("extra_key", body.extra_key, count)
-    for ids, one in zip(token_ids, params, strict=True):
+    wants = _wants(body, count)
+    for ids, one, wanted in zip(token_ids, params, wants, strict=True):
         _check(ids, one, limits)
+        _check_known(wanted.ids, limits)
     samples = sum(one.n for one in params)
     rid = body.rid if isinstance(body.rid, str) else uuid.uuid4().hex
     rids = iter(_rids(body.rid, rid, [one.n for one in params], samples))
     prompts = [
-        Prompt(next(rids), ids, one, _seed(one, sample), key)
-        for ids, one, key in zip(token_ids, params, keys, strict=True)
+        Prompt(next(rids), ids, one, _seed(one, sample), key, wanted if body.return_logprob else NOTHING)
+        for ids, one, key, wanted in zip(token_ids, params, keys, wants, strict=True)
         for sample in range(one.n)
     ]
     return Prompts(body, rid, prompts, is_list or samples > count)
+
+
+def _wants(body: GenerateBody, count: int) -> list[Wanted]:
+    """Which alternatives each prompt's tokens are reported with."""
+    tops = [top or 0 for top in _each("top_logprobs_num", body.top_logprobs_num, count)]
+    if min(tops) < 0:
+        raise Refused.because(f"top_logprobs_num must be at least 0, got {min(tops)}.")
+    given = body.token_ids_logprob or []
+    flat = [token for token in given if isinstance(token, int)]
+    if flat and len(flat) != len(given):
+        raise Refused.malformed("token_ids_logprob must be a list of ids or a list of such lists, not both")
+    picks = [flat] * count if flat or not given else _each("token_ids_logprob", given, count)
+    return [Wanted(top, tuple(ids)) for top, ids in zip(tops, picks, strict=True)]
 
 
 def _token_ids(body: GenerateBody, encoder: Encoder) -> tuple[list[list[int]], bool]:
@@ -188,6 +206,10 @@ def _check(token_ids: list[int], params: SamplingParams, limits: Limits) -> None
             f"Requested token count exceeds the model's maximum context length of {context} tokens: "
             f"{count} tokens of the input and {params.max_new_tokens} for the completion."
         )
+    _check_known(token_ids, limits)
+
+
+def _check_known(token_ids: Iterable[int], limits: Limits) -> None:
     outside = next((token for token in token_ids if not 0 <= token < limits.vocabulary), None)
     if outside is not None:
         raise Refused.because(f"Token id {outside} is outside the vocabulary of {limits.vocabulary} tokens.")

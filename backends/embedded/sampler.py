@@ -6,6 +6,7 @@ other rows there are, and no generator has to be kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,11 @@ UInt64s = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """ids: [B] int64. logprobs: [B], natural logarithm."""
+    """ids: [B] int64. logprobs: [B], natural logarithm. all: [B, V], those of every token."""
 
     ids: torch.Tensor
     logprobs: torch.Tensor
+    all: torch.Tensor
 
 
 class Controls:
@@ -43,7 +45,8 @@ class Controls:
         self._seeds: UInt64s = np.zeros(rows, dtype=np.uint64)
         self._drawn: UInt64s = np.zeros(rows, dtype=np.uint64)
 
-    def set_row(self, row: int, params: SamplingParams, *, seed: int) -> None:
+    def set_row(self, row: int, params: SamplingParams, *, seed: int, drawn: int = 0) -> None:
+        """drawn: tokens that the row's sequence has drawn already."""
         self._greedy[row] = params.is_greedy
         self._temperature[row] = 1.0 if params.is_greedy else params.temperature
         self._top_p[row] = params.top_p
@@ -52,7 +55,7 @@ class Controls:
         self._truncates[row] = not params.is_greedy and (params.top_p < 1 or params.top_k > 0 or params.min_p > 0)
         # Mixed first, so that neighbouring seeds are unrelated.
         self._seeds[row] = _mixed(np.array([seed % 2**64], dtype=np.uint64))[0]
-        self._drawn[row] = 0
+        self._drawn[row] = drawn
 
     def move_row(self, source: int, target: int) -> None:
         tensors = (self._greedy, self._temperature, self._top_p, self._top_k, self._min_p, self._truncates)
@@ -74,7 +77,7 @@ class Controls:
         if not bool(greedy.all()):
             ids = torch.where(greedy, ids, self._sampled(logprobs.exp()))
         self._drawn[:rows] += np.uint64(1)
-        return Drawn(ids, logprobs.gather(1, ids[:, None])[:, 0])
+        return Drawn(ids, logprobs.gather(1, ids[:, None])[:, 0], logprobs)
 
     def _sampled(self, probabilities: torch.Tensor) -> torch.Tensor:
         rows = probabilities.shape[0]
@@ -91,6 +94,17 @@ class Controls:
         keep &= torch.arange(ordered.shape[1]) < self._top_k[:rows, None]
         keep &= ordered >= self._min_p[:rows, None] * ordered[:, :1]
         return torch.zeros_like(keep).scatter(1, order, keep) | ~self._truncates[:rows, None]
+
+
+def top_of(logprobs: torch.Tensor, count: int) -> list[tuple[float, int]]:
+    """logprobs: [V]. The likeliest tokens first."""
+    found = logprobs.topk(min(count, logprobs.shape[-1]))
+    return list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+
+
+def picked_of(logprobs: torch.Tensor, ids: Sequence[int]) -> list[tuple[float, int]]:
+    """logprobs: [V]. The given tokens, in their order."""
+    return list(zip(logprobs[list(ids)].tolist(), ids, strict=True))
 
 
 def _inverse(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,8 @@ def serve(
     rows: int,
     threads: int,
     context_length: int | None,
+    weight_version: str,
+    token_log: Path | None,
 ) -> int:
     """The exit status."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -44,7 +46,7 @@ def serve(
     except (UnservableModel, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    engine = Engine(loaded, rows=rows, threads=threads)
+    engine = Engine(loaded, rows=rows, threads=threads, weight_version=weight_version, token_log=token_log)
     actual = listener.getsockname()[1]
 
     def announce() -> None:

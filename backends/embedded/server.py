@@ -17,17 +17,21 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from jaz_actors.backends.embedded.answers import WEIGHT_VERSION, answer
+from jaz_actors.backends.embedded.answers import answer
 from jaz_actors.backends.embedded.engine import Engine, EngineClosed
 from jaz_actors.backends.embedded.flights import ClientGone, Flight
 from jaz_actors.backends.embedded.requests import Prompts, Refused, parse
+from jaz_actors.backends.embedded.sampling import SamplingParams
+from jaz_actors.backends.embedded.sequence import Sequence
+from jaz_actors.backends.embedded.weight_routes import WeightRoutes
 
 VERSION = "embedded-1"
 CLIENT_CLOSED_REQUEST = 499
+HEALTH_SECONDS = 20.0
 
 
 class AbortBody(msgspec.Struct, kw_only=True):
@@ -42,18 +46,21 @@ class Server:
         self._engine = engine
         self._flights: dict[str, Flight] = {}
         self._started = time.time()
+        self._weights = WeightRoutes(engine)
 
     def app(self) -> Starlette:
-        both = ["GET", "POST"]
         return Starlette(
             routes=[
                 Route("/generate", self.generate, methods=["POST"]),
                 Route("/health", self.health),
+                Route("/ready", self.health),
+                Route("/health_generate", self.health_generate),
                 Route("/model_info", self.model_info),
                 Route("/get_model_info", self.model_info),
                 Route("/server_info", self.server_info),
-                Route("/flush_cache", self.flush_cache, methods=both),
+                Route("/v1/loads", self.loads),
                 Route("/abort_request", self.abort_request, methods=["POST"]),
+                *self._weights.routes(),
             ],
             exception_handlers=_ANSWERS,
         )
@@ -114,7 +121,8 @@ class Server:
     def _answer(self, flight: Flight, index: int) -> dict[str, Any]:
         prompts = flight.prompts
         tokenizer = self._engine.loaded.tokenizer
-        return answer(tokenizer, prompts.body, prompts.prompts[index], flight.sequences[index])
+        version = self._engine.weights.version
+        return answer(tokenizer, prompts.body, prompts.prompts[index], flight.sequences[index], version=version)
 
     async def abort_request(self, request: Request) -> Response:
         try:
@@ -122,20 +130,52 @@ class Server:
         except msgspec.MsgspecError as error:
             raise Refused.malformed(str(error)) from error
         for rid, flight in self._flights.items():
-            if body.abort_all or body.rid in (rid, flight.prompts.rid):
+            # By its beginning, so that one call ends all samples of a prompt.
+            if body.abort_all or (body.rid and rid.startswith(body.rid)):
                 flight.abort(rid, "aborted by request")
         return Response()
 
-    async def flush_cache(self, request: Request) -> Response:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[bool] = loop.create_future()
-        self._engine.flush_cache(lambda flushed: _set_result(loop, done, flushed))
-        if await done:
-            return PlainTextResponse("Cache flushed.\n")
-        return PlainTextResponse("Cache not flushed: requests are running or waiting.\n")
-
     async def health(self, request: Request) -> Response:
         return Response(status_code=200 if self._engine.is_alive else 503)
+
+    async def health_generate(self, request: Request) -> Response:
+        """Generates a token; 503 where that takes long, as while paused."""
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        sequence = Sequence([0], SamplingParams(max_new_tokens=1), lambda: _set(loop, done), seed=0)
+        self._engine.submit(sequence)
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await done.wait()
+        except TimeoutError:
+            self._engine.abort(sequence, "the health check has waited long enough")
+            return Response(status_code=503)
+        return Response()
+
+    async def loads(self, request: Request) -> Response:
+        engine = self._engine
+        room = engine.loaded.context * engine.rows
+        used = engine.used_tokens
+        counters = engine.counters
+        paused = engine.held if engine.is_paused else 0
+        load = {
+            "dp_rank": 0,
+            "num_running_reqs": engine.running,
+            "num_waiting_reqs": engine.waiting + engine.held,
+            "num_used_tokens": used,
+            "max_total_num_tokens": room,
+            "token_usage": used / room,
+            "gen_throughput": counters.generated_tokens / max(time.time() - self._started, 1e-9),
+            "cache_hit_rate": counters.cached_tokens / max(counters.prompt_tokens, 1),
+            "utilization": engine.running / engine.rows,
+            "queues": {
+                "waiting": engine.waiting,
+                "paused": engine.held if paused else 0,
+                "retracted": engine.retracted,
+            },
+            "memory": {"prefix_cache_bytes": engine.prefix_cache_bytes},
+        }
+        return _json({"timestamp": time.time(), "version": VERSION, "loads": [load]})
 
     async def model_info(self, request: Request) -> Response:
         loaded = self._engine.loaded
@@ -145,7 +185,7 @@ class Server:
                 "model_path": loaded.path,
                 "tokenizer_path": loaded.path,
                 "is_generation": True,
-                "weight_version": WEIGHT_VERSION,
+                "weight_version": self._engine.weights.version,
                 "model_type": config.model_type,
                 "architectures": config.architectures,
                 "context_length": loaded.context,
@@ -158,7 +198,8 @@ class Server:
         counters = engine.counters
         state = {
             "running": engine.running,
-            "waiting": engine.waiting,
+            "waiting": engine.waiting + engine.held,
+            "paused": engine.is_paused,
             "total_requests": counters.requests,
             "aborted": counters.aborted,
             "disconnected": counters.disconnected,
@@ -168,6 +209,7 @@ class Server:
         }
         return _json(
             {
+                "weight_version": engine.weights.version,
                 "status": "ready" if engine.is_alive else "stopping",
                 "version": VERSION,
                 "model_path": engine.loaded.path,
@@ -195,13 +237,9 @@ def _json(value: Any, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
-def _set_result(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool], value: bool) -> None:
-    def settle() -> None:
-        if not future.done():
-            future.set_result(value)
-
+def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any more
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(event.set)
 
 
 async def _refused(request: Request, refused: Refused) -> Response:

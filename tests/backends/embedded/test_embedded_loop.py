@@ -85,6 +85,9 @@ def test_a_failed_step_answers_its_sequences_and_the_engine_lives(loaded: Loaded
                 raise RuntimeError("no luck")
             return loaded.model(**arguments)
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(loaded.model, name)
+
     model: Any = Failing()
     engine = Engine(dataclasses.replace(loaded, model=model), rows=2)
     engine.start()

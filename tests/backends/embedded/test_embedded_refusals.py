@@ -50,9 +50,9 @@ REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
         "frequency_penalty is not supported",
     ),
     "a field that is not served": (
-        {"input_ids": IDS, "top_logprobs_num": 2},
+        {"input_ids": IDS, "return_entropy": True},
         OBJECT,
-        "top_logprobs_num is not supported",
+        "return_entropy is not supported",
     ),
     "ids of a wrong type": ({"input_ids": "abc"}, MESSAGE, "Expected"),
     "ids and lists of ids": ({"input_ids": [1, [2]]}, MESSAGE, "input_ids must be"),
