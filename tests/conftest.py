@@ -13,6 +13,12 @@ SHUTDOWN_SECONDS = 5.0
 _LEFT = pytest.StashKey[list[str]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sglang-url", help="put tests/contracts/sglang to this server in place of the embedded engine")
+    parser.addoption("--sglang-model", help="the folder of its model on this machine; default: the one it names")
+    parser.addoption("--sglang-may-kill", action="store_true", help="also send it what ended SGLang 0.5.23")
+
+
 def _end_children() -> list[str]:
     """Describe the processes below this one that do not end by themselves soon, and kill them."""
     # The interpreter's own: it ends when this process does.

@@ -86,7 +86,15 @@ def _size(values: Sequence[int] = ()) -> tuple[int, ...]:
     return tuple(values)
 
 
+def _bytes(text: str, encoding: str) -> bytes:
+    """How old pickle protocols spell bytes."""
+    if encoding != "latin1":
+        raise PayloadRefused(f"it spells bytes in {encoding!r}")
+    return text.encode(encoding)
+
+
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("_codecs", "encode"): _bytes,
     ("collections", "OrderedDict"): OrderedDict,
     ("torch", "Size"): _size,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,

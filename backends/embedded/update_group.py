@@ -47,6 +47,8 @@ def _joined(where: str, rank: int, world_size: int, name: str, backend: str, sec
         group_name=distributed_c10d.GroupName(name),
         timeout=timedelta(seconds=BROADCAST_SECONDS),
     )
+    # What torch enters for groups that it makes itself, and needs to destroy one.
+    distributed_c10d._world.pg_group_ranks[group] = {one: one for one in range(world_size)}
     return group
 
 
