@@ -27,6 +27,7 @@
     ├── JournalError                    a run's record that cannot be written, or is damaged
     ├── RolloutRefused                  a rollout that is not to be trained on
     ├── NonMonotoneRollout              a rollout whose turns are not one sequence
+    ├── RolloutFileError                a file of rollouts that cannot be written, is damaged, or is newer than this
     ├── BackendError                    the model server's answer
     │   ├── RateLimited                 429
     │   ├── ServerUnavailable           connection failures, 5xx, broken streams
@@ -397,6 +398,16 @@ class NonMonotoneRollout(JazError):
             f"the rollout of {self.invoke_id} is no single sequence: turn {self.iteration} does not go on from the one "
             "before it; use to_pieces, to_turn_samples or to_tree"
         )
+
+
+class RolloutFileError(JazError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"rollouts {self.path}: {self.reason}"
 
 
 class InfrastructureError(JazError):

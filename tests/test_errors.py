@@ -37,6 +37,7 @@ EXAMPLES: dict[str, tuple[object, ...]] = {
     "JournalError": ("path", "why"),
     "RolloutRefused": ("run:0.1", "why"),
     "NonMonotoneRollout": ("run:0.1", 3),
+    "RolloutFileError": ("path", "why"),
     "BackendError": ("backend", "message", 418),
     "RateLimited": ("backend", "message", 429, 2.5),
     "ServerUnavailable": ("backend", "message", 503, None),

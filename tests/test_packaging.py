@@ -70,7 +70,7 @@ LATE = {
         ("torch", "transformers", "tokenizers", "safetensors", "numpy", "starlette", "uvicorn"),
         "jaz_actors.backends.embedded",
     ),
-    **dict.fromkeys(("litellm", "opentelemetry", "sglang"), None),
+    **dict.fromkeys(("litellm", "opentelemetry", "pyarrow", "sglang"), None),
 }
 HEAVY = {"ray", "torch", "transformers"}
 CUDA = ("cuda-", "nvidia-", "triton")  # what a CUDA build of torch brings in, at versions of its own choice
