@@ -29,6 +29,7 @@ _LINE_BYTES = 4 * _LINE_CHARACTERS + 2  # as many characters at their longest, a
 _BINARY_BYTES = 8 * 1024
 _DIFF_CHARACTERS = 4_000
 _DIFF_LINES = 4_000  # difflib may take seconds for more
+_CONTEXT = 3
 _FINDS_SHOWN = 20
 
 
@@ -232,19 +233,29 @@ def _write(path: Path, data: bytes) -> None:
 
 def _diff(path: str | os.PathLike[str], before: bytes, after: bytes) -> str:
     a, b = (io.StringIO(data.decode(errors="replace"), newline="\n").readlines() for data in (before, after))
-    # Without what is the same at both ends, but for the context: difflib is slow on long texts.
-    start = max(_common(a, b) - 3, 0)
-    a, b = a[start:], b[start:]
-    tail = max(_common(a[::-1], b[::-1]) - 3, 0)
-    a, b = a[: len(a) - tail], b[: len(b) - tail]
+    # Only the middle that differs, with its context, is compared: difflib is slow on long texts.
+    head = _common(a, b)
+    tail = _common(a[head:][::-1], b[head:][::-1])
+    above, below = min(head, _CONTEXT), min(tail, _CONTEXT)
+    start = head - above
+    a, b = (_marked(lines[start : len(lines) - tail + below], above, below) for lines in (a, b))
     if len(a) + len(b) > _DIFF_LINES:
         return f"{path}: changed between lines {start + 1} and {start + len(a)}, too far apart for a diff"
     text = ""
-    for line in difflib.unified_diff(a, b, str(path), str(path)):
+    for line in difflib.unified_diff(a, b, str(path), str(path), n=_CONTEXT):
         if line.startswith("@@"):
             line = re.sub(r"(?<=[-+])\d+", lambda number: str(int(number[0]) + start), line)
+        elif "\0" in line:
+            line = line[0] + line.partition("\0")[2]
         text += line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
     return abbreviate(text, _DIFF_CHARACTERS, 0.5)
+
+
+def _marked(lines: list[str], above: int, below: int) -> list[str]:
+    """Context lines are marked by their place, for else an equal line among the changed may be taken for one of them."""
+    last = len(lines) - below
+    place = (f"above {i}" if i < above else f"below {i - last}" if i >= last else "" for i in range(len(lines)))
+    return [f"{mark}\0{line}" for mark, line in zip(place, lines, strict=True)]
 
 
 def _common(a: list[str], b: list[str]) -> int:

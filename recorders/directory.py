@@ -1,4 +1,5 @@
-"""A folder that shows invocations as Markdown, nested as they were called. Written live or at once, with equal bytes.
+"""A folder that shows invocations as Markdown, nested as they were called. Written live or at once: the same
+events in the same order give equal bytes.
 
     overview.md                 outcome, inputs, totals, a line a turn, links to children
     trace.md                    the whole conversation
@@ -26,7 +27,7 @@ class Directory:
     """Writes as events come. Use as a context manager, or `close()` at the end.
 
     path:  the folder; made if need be.
-    all:   also later roots than the first, each in `root_PATH`.
+    all:   also later roots than the one seen first, each in `root_PATH`.
 
     An overview is rewritten when something of it has changed by an eighth, when its invocation ends, and by `close`.
     """

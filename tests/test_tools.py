@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from jaz_actors import ConfigOverride, Scripted, invoke
@@ -348,6 +348,7 @@ def test_an_edit_is_a_replacement_in_the_file_s_own_line_ends_and_can_be_undone(
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
 @given(edits())
+@example(("\n\n\naaaa", "\naaaa", "\n\naaaa"))
 @settings(max_examples=50, deadline=None)
 def test_the_diff_of_an_edit_makes_the_new_file_of_the_old_one(edit_: tuple[str, str, str]) -> None:
     text, old, new = edit_
