@@ -252,7 +252,7 @@ def _diff(path: str | os.PathLike[str], before: bytes, after: bytes) -> str:
 
 
 def _marked(lines: list[str], above: int, below: int) -> list[str]:
-    """Context lines are marked by their place, for else an equal line among the changed may be taken for one of them."""
+    """Context lines are marked by their place: else an equal line among the changed may be taken for one of them."""
     last = len(lines) - below
     place = (f"above {i}" if i < above else f"below {i - last}" if i >= last else "" for i in range(len(lines)))
     return [f"{mark}\0{line}" for mark, line in zip(place, lines, strict=True)]
