@@ -44,6 +44,12 @@ class TokenTurn(msgspec.Struct, frozen=True):
     sampling: dict[str, Any] = {}
 
     @property
+    def temperature(self) -> float:
+        """Of `logprobs`: divide logits by it to compare. 1.0 where none was sent, and where 0 asked for the likeliest
+        id, whose logprob servers give without scaling."""
+        return float(self.sampling.get("temperature") or 1.0)
+
+    @property
     def prompt_length(self) -> int:
         return self.shared + len(self.new_ids)
 

@@ -18,17 +18,19 @@ from jaz_actors.recorders.rollouts import Rollout, TokenTurn
 class Sample:
     """One sequence of N ids.
 
-    loss_mask:   [N] 1 on sampled ids, 0 elsewhere.
-    logprobs:    [N] as sampled; 0.0 where the mask is 0.
-    versions:    which weights sampled which ids, for all with mask 1, in places of this sequence.
-    iterations:  the turns that it holds.
-    reward:      of the whole rollout; each of its samples has the same.
+    loss_mask:    [N] 1 on sampled ids, 0 elsewhere.
+    logprobs:     [N] as sampled; 0.0 where the mask is 0.
+    temperatures: [N] that the logprobs are at, see `TokenTurn.temperature`; 1.0 where the mask is 0.
+    versions:     which weights sampled which ids, for all with mask 1, in places of this sequence.
+    iterations:   the turns that it holds.
+    reward:       of the whole rollout; each of its samples has the same.
     """
 
     invoke_id: str
     ids: list[int]
     loss_mask: list[int]
     logprobs: list[float]
+    temperatures: list[float]
     versions: tuple[VersionSpan, ...]
     iterations: tuple[int, ...]
     reward: float | None
@@ -111,6 +113,7 @@ def _sample(rollout: Rollout, start: int, end: int, prompt: list[int]) -> Sample
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
+    temperatures: list[float] = []
     versions: list[VersionSpan] = []
     for place in range(start, end):
         turn = rollout.turns[place]
@@ -118,10 +121,12 @@ def _sample(rollout: Rollout, start: int, end: int, prompt: list[int]) -> Sample
         ids += new
         mask += [0] * len(new)
         logprobs += [0.0] * len(new)
+        temperatures += [1.0] * len(new)
         at = len(ids)
         ids += turn.output_ids
         mask += [1] * len(turn.output_ids)
         logprobs += turn.logprobs
+        temperatures += [turn.temperature] * len(turn.output_ids)
         versions += [VersionSpan(at + span.start, at + span.end, span.oldest, span.newest) for span in turn.versions]
     iterations = tuple(rollout.turns[place].iteration for place in range(start, end))
-    return Sample(rollout.invoke_id, ids, mask, logprobs, tuple(versions), iterations, rollout.reward)
+    return Sample(rollout.invoke_id, ids, mask, logprobs, temperatures, tuple(versions), iterations, rollout.reward)
