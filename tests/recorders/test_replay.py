@@ -17,6 +17,7 @@ from jaz_actors import (
     ConfigOverride,
     Hook,
     Recorder,
+    RolloutRecorder,
     Scripted,
     TrajectoryRecorder,
     TrajectoryReplay,
@@ -29,8 +30,10 @@ from jaz_actors.effects import AddMessages, DropMessages, ModifyLLMResponse, New
 from jaz_actors.messages import Completion, SampledTokens, Usage
 from jaz_actors.protocols import CompletionRequest
 from jaz_actors.recorders.runs import RecordedRun
+from tests import odd_tokens
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(odd_tokens)
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("runtime")]
 
@@ -196,6 +199,28 @@ async def test_an_invocation_whose_record_breaks_off_goes_on_live(tmp_path: Path
     with ConfigOverride(backend=script), replay:
         assert await ainvoke() == 1
     assert (replay.report.replayed, replay.report.live) == (2, 1)
+
+
+async def test_a_live_turn_after_replayed_ones_goes_on_from_their_very_ids(tmp_path: Path) -> None:
+    """The odd model's ids are never what its text encodes to, so that encoding the text again would show."""
+    backend = odd_tokens.Sampling(
+        lambda request: ["x = 1", "print(x)", "return x"][request.iteration], tmp_path / "log"
+    )
+    with ConfigOverride(backend=backend), RolloutRecorder(tmp_path / "run") as recorder:
+        await ainvoke()
+    whole = odd_tokens.read_log(tmp_path / "log")
+    (recorded,) = recorder.rollouts
+    run = moved(RecordedRun(tmp_path / "run"), await next_root())
+    run.versions[0].events = run.versions[0].events[:14]  # within the second turn
+    with ConfigOverride(backend=backend), TrajectoryReplay(run), RolloutRecorder(tmp_path / "again") as recorder:
+        assert await ainvoke() == 1
+    live = odd_tokens.read_log(tmp_path / "log")[len(whole) :]
+    assert [(a.iteration, a.prompt_ids) for a in live] == [(2, whole[2].prompt_ids)]
+    (again,) = recorder.rollouts
+    assert again.refused is None
+    assert [(t.shared, t.new_ids, t.output_ids) for t in again.turns] == [
+        (t.shared, t.new_ids, t.output_ids) for t in recorded.turns
+    ]
 
 
 async def test_two_replays_at_once_are_refused(tmp_path: Path) -> None:
