@@ -17,9 +17,11 @@ from jaz_actors.errors import ConfigurationError
 from jaz_actors.messages import Message, Role
 from jaz_actors.stamps import TokenStamp
 from tests.backends.families import FAMILIES
+from tests.backends.real_tokenizers import REAL
 
+REALLY_TAKEN = ("SmolLM2", "Llama 3", "Qwen 2.5", "Qwen 3", "DeepSeek R1")
 TAKEN = ("chatml", "qwen2.5", "qwen3", "qwen3, tags of several tokens", "llama3", "r1", "phi", "zephyr")
-REASONING = ("qwen3", "qwen3, tags of several tokens", "r1")
+REASONING = ("qwen3", "qwen3, tags of several tokens", "r1", "Qwen 3", "DeepSeek R1")
 TALKS: tuple[tuple[Role, ...], ...] = (
     ("user",),
     ("system", "user"),
@@ -38,7 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def write(name: str) -> Path:
         if name not in made:
-            made[name] = FAMILIES[name].write(tmp_path_factory.mktemp("family"))
+            family = REAL[name] if name in REAL else FAMILIES[name]
+            made[name] = family.write(tmp_path_factory.mktemp("family"))
         return made[name]
 
     return write
@@ -82,7 +85,7 @@ def spell(chat_format: HFChatFormat, text: str) -> list[int]:
     return chat_format._loaded.text.encode_markup(text)
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", [*TAKEN, *REALLY_TAKEN])
 @settings(max_examples=40, deadline=None)
 @given(roles=st.sampled_from(TALKS), said=st.lists(contents, min_size=1, max_size=4))
 def test_message_by_message_it_is_the_whole_conversation(
@@ -102,11 +105,13 @@ def test_message_by_message_it_is_the_whole_conversation(
     )
 
 
-@pytest.mark.parametrize("name", [*TAKEN, "gemma", "mistral"])
+@pytest.mark.parametrize("name", [*TAKEN, "gemma", "mistral", *REAL])
 @settings(max_examples=40, deadline=None)
 @given(
     content=st.lists(
-        st.sampled_from(sorted({token for family in FAMILIES.values() for token in family.tokens})) | contents
+        st.sampled_from(sorted({token for family in FAMILIES.values() for token in family.tokens}))
+        | st.sampled_from(["<｜User｜>", "<｜end▁of▁sentence｜>", "<|eot_id|>", "<|endoftext|>"])  # noqa: RUF001
+        | contents
     ).map("".join),
     role=st.sampled_from(["system", "user", "assistant"]),
 )
@@ -138,7 +143,7 @@ def test_a_family_of_which_it_cannot_be_said_is_refused_with_the_reason(
         HFChatFormat(folder(name)).load()
 
 
-@pytest.mark.parametrize("name", ["gemma", "mistral"])
+@pytest.mark.parametrize("name", ["gemma", "mistral", "Mistral Nemo"])
 def test_own_turns_are_those_that_the_template_writes(
     name: str, loaded: Callable[..., HFChatFormat], reference: Callable[[str], Any]
 ) -> None:
@@ -157,7 +162,7 @@ def test_own_turns_are_those_that_the_template_writes(
     begin = chat_format.reply_start_ids()
     alone = whole(("user", "s"))
     as_turn = whole(("user", "a"), ("assistant", "b"), ("user", "c"))[len(whole(("user", "a"))) :]
-    ends_answer = spell(chat_format, FAMILIES[name].eos if name == "mistral" else "<end_of_turn>")[0]
+    ends_answer = spell(chat_format, "<end_of_turn>" if name == "gemma" else "</s>")[0]
     turn_of_c = as_turn[as_turn.index(ends_answer) :]
     after_system = prompt_of(chat_format, [first, second], {}).ids[len(alone) - len(begin) :]
     assert after_system == turn_of_c[len(turn_of_c) - len(after_system) :]
@@ -169,7 +174,7 @@ def test_what_the_template_takes_nowhere_is_refused_when_it_comes(loaded: Callab
         loaded("r1").message_ids(Message("system", "x", "seed", 3), "assistant")
 
 
-@pytest.mark.parametrize("name", [*TAKEN, "gemma", "mistral"])
+@pytest.mark.parametrize("name", [*TAKEN, "gemma", "mistral", *REAL])
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_kept_answer_is_what_was_sampled_within_a_conversation_that_is_well_formed(
     name: str, ended: bool, loaded: Callable[..., HFChatFormat], reference: Callable[[str], Any]
@@ -181,7 +186,8 @@ def test_a_kept_answer_is_what_was_sampled_within_a_conversation_that_is_well_fo
     encoded = chat_format.message_ids(conversation[1], "user")
     begin = chat_format.reply_start_ids()
     end = chat_format.reply_end_ids(ended=False)
-    begin_of_history = encoded[:1] if name == "r1" else begin
+    opened = name in ("r1", "DeepSeek R1")
+    begin_of_history = encoded[:1] if opened else begin
     assert encoded[: len(begin_of_history)] == begin_of_history
     own = encoded[len(begin_of_history) : len(encoded) - len(end)]
     output = [*own, *stop] if ended else own
@@ -190,7 +196,7 @@ def test_a_kept_answer_is_what_was_sampled_within_a_conversation_that_is_well_fo
     prompt = prompt_of(chat_format, conversation, {1: stamp})
     assert prompt.stamps[1].turn == 0
     expected = prompt_of(chat_format, conversation, {}).ids
-    if name == "r1":
+    if opened:
         place = len(chat_format.message_ids(conversation[0], None))
         expected = [*expected[:place], *begin, *expected[place + 1 :]]
     assert prompt.ids == expected
@@ -216,7 +222,7 @@ def test_reasoning_is_hidden_and_its_ids_are_known(
 ) -> None:
     chat_format = loaded(name)
     assert chat_format._loaded is not None
-    if name == "r1":  # the prompt has opened it
+    if name in ("r1", "DeepSeek R1"):  # the prompt has opened it
         sampled, thought = sampled.removeprefix("<think>"), thought.removeprefix("<think>")
     ids = spell(chat_format, sampled)
     reply = chat_format.read([*ids, chat_format.stop_ids[0]], ended=True)
