@@ -52,7 +52,7 @@ CORE = {
     "teardown",
     "threads",  # leaves that know nothing of ours
 }
-OUTSIDE = {"__main__", "cli", "console", "demo", "jaz", "progress", "trace_cli"}
+OUTSIDE = {"__main__", "cli", "console", "demo", "jaz", "progress", "rollouts", "trace_cli"}
 MAY_IMPORT = {
     "records": {"records"},
     "backends": {"records", "backends"},
@@ -229,7 +229,14 @@ def test_using_the_whole_interface_loads_nothing_heavy() -> None:
     assert not HEAVY & set(loaded)
 
 
-@pytest.mark.parametrize("name", [name for name in PACKAGES if "__all__" in MODULES[name].path.read_text()])
+def test_rollouts_are_read_without_torch() -> None:
+    assert "torch" not in _run("import sys; from jaz_actors.rollouts import to_tree; print(*sys.modules)").split()
+
+
+INTERFACES = [*PACKAGES, "jaz_actors.rollouts"]
+
+
+@pytest.mark.parametrize("name", [name for name in INTERFACES if "__all__" in MODULES[name].path.read_text()])
 def test_interface_is_sorted_and_every_name_resolves(name: str) -> None:
     package = importlib.import_module(name)
     assert package.__all__ == sorted(package.__all__, key=_as_ruff_sorts)
