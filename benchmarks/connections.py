@@ -5,6 +5,8 @@ sockets that keeps its connections, writes bytes made before and looks only for 
 those of a query: 4,000 ids in, 200 ids with log-probabilities out. A first round opens the connections, the next uses
 them again; the fastest of several rounds counts.
 
+This process looks for garbage as rarely as hosts do.
+
     python benchmarks/connections.py [--concurrency 10 100 500 2000] [--think 0.2] [--httpx-up-to 500]
 
 httpx looks through its whole pool for each request: 2,000 at once take it minutes, so it is left out there by default.
@@ -25,6 +27,7 @@ from multiprocessing.connection import Connection
 import httpx
 import msgspec
 
+from jaz_actors import garbage
 from jaz_actors.backends.generate_api import Sampling, generate_body
 from jaz_actors.backends.http_client import Endpoint, HttpClient
 
@@ -174,6 +177,7 @@ def main() -> None:
     pipe, theirs = context.Pipe()
     server = context.Process(target=_serve, args=(theirs, args.think), daemon=True)
     server.start()
+    garbage.settle()
     try:
         asyncio.run(_run(pipe.recv(), args.concurrency, args.think, args.httpx_up_to))
     finally:

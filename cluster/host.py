@@ -8,6 +8,7 @@ import os
 import msgspec
 import ray
 
+from jaz_actors import garbage
 from jaz_actors.channel import ChannelKeys, Peer
 from jaz_actors.host import Host
 
@@ -42,6 +43,7 @@ class HostActor:
         self._host = Host(peer, max_running=self._max_running)
         peer.on("members", self._on_members)
         peer.on("gone", self._on_gone)
+        garbage.settle()
         return peer.endpoint, os.getpid()
 
     def _on_members(self, caller: str, parts: list[bytes]) -> None:

@@ -49,6 +49,7 @@ CORE = {
     *("descriptions", "inputs", "shared", "templates", "transfer"),  # values: copied, lent, described
     *("capture", "hook_home"),  # what surrounds a call, in drivers and in frames
     *("library", "tools"),  # for agents
+    "garbage",
     "teardown",
     "threads",  # leaves that know nothing of ours
 }
