@@ -56,10 +56,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             if not fine:
                 raise ConfigurationError(name, f"{getattr(self, name)!r} cannot be sampled with")
 
-    def parameters(self, stop_ids: tuple[int, ...], *, sampled: int = 0) -> dict[str, Any]:
-        """The `sampling_params` of a request, `sampled` ids after the beginning of the answer."""
+    def parameters(self, stop_ids: tuple[int, ...], *, most: int | None = None, sampled: int = 0) -> dict[str, Any]:
+        """The `sampling_params` of a request, `sampled` ids after the beginning of the answer.
+
+        most:  ids of the whole answer, in place of `max_new_tokens`.
+        """
         drawn = {name: getattr(self, name) for name in self.__struct_fields__}
-        drawn["max_new_tokens"] -= sampled
+        drawn["max_new_tokens"] = (self.max_new_tokens if most is None else most) - sampled
         if sampled and self.sampling_seed is not None:
             drawn["sampling_seed"] += sampled  # the same draws must not come again
         return (

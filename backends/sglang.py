@@ -80,8 +80,9 @@ class SGLang:
                   text, encoded anew, as most reasoning models are trained; each turn is then a sequence of its own.
                   "keep": the ids as sampled, so that all turns are one sequence that only grows. See the page on
                   models for what each family was trained with. An answer without reasoning is kept always.
-    context_length:  tokens that prompt and reply may have together, for hooks that watch the window. None is
-                  what the server says, if it does, once it has answered for the first time.
+    context_length:  tokens that prompt and reply may have together: for hooks that watch the window, and to ask for
+                  no longer answer than there is room for. None is what the server says, if it does, once it has
+                  answered for the first time.
     timeout, max_connections:  see Endpoint. A request waits while its server is paused for an update.
 
     An answer that the server breaks off, as it may for an update, is gone on with from where it was. The prefix cache
@@ -214,7 +215,7 @@ class SGLang:
         """Ask until the answer is complete. Raises what ends a request that has got no further."""
         while True:
             generated = await self._generate(chat_format, prompt, sampled, invoke_id, iteration)
-            if generated.aborted is None or len(sampled.output_ids) >= self._settings.sampling.max_new_tokens:
+            if generated.aborted is None or len(sampled.output_ids) >= self._most(prompt):
                 return
             if not isinstance(generated.aborted, GenerationAborted):
                 raise generated.aborted
@@ -229,7 +230,9 @@ class SGLang:
         session = str(invoke_id)
         body = generate_body(
             ids,
-            self._settings.sampling.parameters(chat_format.stop_ids, sampled=len(sampled.output_ids)),
+            self._settings.sampling.parameters(
+                chat_format.stop_ids, most=self._most(prompt), sampled=len(sampled.output_ids)
+            ),
             rid=rid,
             weight_version=submitted_under,
             session=session,
@@ -244,6 +247,15 @@ class SGLang:
         if generated.weight_version is not None:
             self._weight_version = _later(self._weight_version, generated.weight_version)
         return generated
+
+    def _most(self, prompt: Prompt) -> int:
+        """Ids that the answer may have: where the window leaves fewer than asked for, servers refuse the request.
+
+        Some count the last place as well, so one is left.
+        """
+        most = self._settings.sampling.max_new_tokens
+        room = most if self.context_length is None else self.context_length - len(prompt.ids) - 1
+        return room if 0 < room < most else most
 
     def _completion(self, chat_format: ChatFormat, prompt: Prompt, sampled: Segments) -> Completion:
         settings, last = self._settings, sampled.last
@@ -264,7 +276,7 @@ class SGLang:
             chat_format.reply_end_ids(ended=ended),
             None if reply.reasoning is None else Span(*reply.reasoning),
             reply.reasoning is None or settings.history_reasoning == "keep",
-            settings.sampling.parameters(chat_format.stop_ids),
+            settings.sampling.parameters(chat_format.stop_ids, most=self._most(prompt)),
         )
         usage = Usage(len(prompt.ids), len(ids), sampled.cached_tokens)
         return Completion(reply.content, finish, self.model, usage, tokens)

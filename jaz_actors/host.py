@@ -108,7 +108,7 @@ class Invocation:
     def child_path(self, component: str) -> str:
         """The path of a new child. Raises KeyRefused for one that there has been."""
         if component in self._children:
-            raise KeyRefused(component, "another child of the same parent has it already")
+            raise KeyRefused(component, "another child of the same parent has had it")
         self._children.add(component)
         return f"{self.spec.path}.{component}"
 

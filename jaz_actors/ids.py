@@ -80,7 +80,7 @@ class PathCounter:
             return str(self._next - 1)
         check_key(key)
         if key in self._keys:
-            raise KeyRefused(key, "another child of the same parent has it already")
+            raise KeyRefused(key, "another child of the same parent, or another root of this run, has had it")
         self._keys.add(key)
         return key
 

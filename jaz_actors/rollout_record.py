@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from os import PathLike
 
-from jaz_actors.errors import ConfigurationError, JournalError, RolloutRefused
+from jaz_actors.errors import ConfigurationError, JournalError
 from jaz_actors.record import OwnFolder
 from jaz_actors.recorders.collector import Fsync
 from jaz_actors.recorders.entries import RewardGiven
@@ -100,25 +100,28 @@ class RolloutRecorder(OwnFolder):
                 raise
             return []  # a temporary folder, which went with the block
 
-    def set_reward(self, invoke_id: object, reward: float | None) -> None:
+    def set_reward(self, invoke_id: object, reward: float | None) -> bool:
         """What one invocation's rollout is worth; its children have nothing of it. The last value counts.
 
         In the block it goes to the journal as well; after it, it is known to this object alone.
 
-        invoke_id:  of the invocation (`Outcome.invoke_id`, `Rollout.invoke_id`), or its path in this run.
+        invoke_id:  of the invocation (`Outcome.id`, `Rollout.invoke_id`), or its path in this run.
 
-        Raises ConfigurationError for a reward that is no finite number and an invocation that never began,
-        RolloutRefused for one that infrastructure ended.
+        False where infrastructure ended the invocation: that says nothing of the policy, so it takes no reward.
+        Raises ConfigurationError for a reward that is no finite number and an invocation that never began.
         """
         if reward is not None and not (isinstance(reward, (int, float)) and math.isfinite(reward)):
             raise ConfigurationError("reward", f"must be a finite number or None, got {reward!r}")
-        name = self._checked(str(invoke_id))
+        name = self._begun(str(invoke_id))
+        if self._statuses.get(name) == "failed":
+            return False
         self._rewards[name] = None if reward is None else float(reward)
         if self._active:
             self.note(name, RewardGiven(name, self._rewards[name]))
+        return True
 
-    def _checked(self, name: str) -> str:
-        """The whole invoke id of an invocation that may be given a reward."""
+    def _begun(self, name: str) -> str:
+        """The whole invoke id of an invocation that has begun."""
         if ":" not in name:
             name = f"{self._run_name()}:{name}"
         if name not in self._statuses:
@@ -126,8 +129,6 @@ class RolloutRecorder(OwnFolder):
             self._statuses.update((rollout.invoke_id, rollout.status) for rollout in new)
         if name not in self._statuses and not self._watching.is_open(name):
             raise ConfigurationError("invoke_id", f"no invocation {name!r} has begun under this recorder")
-        if self._statuses.get(name) == "failed":
-            raise RolloutRefused(name, "infrastructure failed, which says nothing of the policy")
         return name
 
     def _run_name(self) -> str:

@@ -160,7 +160,11 @@ class JournalWriter:
         for _ in advance(self._folder, cursor):
             pass
         if cursor.run_id not in (None, self._run_id):
-            raise JournalError(str(self._folder), f"it belongs to run {cursor.run_id!r}, not to {self._run_id!r}")
+            raise JournalError(
+                str(self._folder),
+                f"it belongs to run {cursor.run_id!r}, not to {self._run_id!r}: give each run a folder of its own, or "
+                "go on with that one in `resume(folder)`",
+            )
         self._entries = cursor.entry
         if cursor.offset == 0:
             self._begin_segment(cursor.segment)

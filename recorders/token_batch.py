@@ -52,14 +52,27 @@ class TokenBatch:
         """[1, T] int64: `input_ids` where they were sampled, else -100. Not shifted: transformers does that itself."""
         return self.input_ids.masked_fill(~self.loss_mask, IGNORED)
 
-    def attention_mask(self) -> Tensor:
-        """[1, 1, T, T] bool, True where the id of a row sees that of a column. As large as T x T: see `sees`."""
-        at = torch.arange(len(self.ends), device=self.ends.device)
-        return ((at[None] <= at[:, None]) & (at[:, None] < self.ends[None]))[None, None]
+    def attention_mask(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[1, 1, T, T], to be added to scores: 0 where the id of a row sees that of a column, else the least number.
 
-    def sees(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        With torch.bool: True where it does, which transformers' eager attention takes wrongly and without a word. As
+        large as T x T: see `sees`.
+        """
+        at = torch.arange(len(self.ends), device=self.ends.device)
+        seen = ((at[None] <= at[:, None]) & (at[:, None] < self.ends[None]))[None, None]
+        if dtype == torch.bool:
+            return seen
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+
+    @property
+    def sees(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """The same as a `mask_mod` of `torch.nn.attention.flex_attention`, which needs no T x T in memory."""
-        return (column <= row) & (row < self.ends[column])
+        ends = self.ends
+
+        def mask_mod(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+            return (column <= row) & (row < ends[column])
+
+        return mask_mod
 
     def token_logprobs(self, logits: Tensor) -> Tensor:
         """[1, T] float32 of the ids in `input_ids` at `temperatures`; comparable with `logprobs`, differentiable.

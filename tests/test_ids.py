@@ -47,7 +47,7 @@ def test_a_key_that_is_no_path_component_is_refused(key: object) -> None:
 def test_a_key_is_taken_once() -> None:
     counter = PathCounter()
     counter.take("a")
-    with pytest.raises(KeyRefused, match="has it already"):
+    with pytest.raises(KeyRefused, match="another child of the same parent"):
         counter.take("a")
 
 

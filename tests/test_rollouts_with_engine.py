@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("runtime")]
 TEMPERATURE = 0.6
 KINDS = ("split_sum", "split_largest", "split_evens", "evens", "parity", "longest")
 TASKS = 18
+CONTEXT = 1024
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     log = tmp_path_factory.mktemp("engine") / "tokens.jsonl"
-    with EmbeddedEngine(slots=8, token_log=log, weight_version="1") as running:
+    with EmbeddedEngine(slots=8, token_log=log, weight_version="1", context_length=CONTEXT) as running:
         yield Engine(running.url, log)
 
 
@@ -249,3 +250,12 @@ async def test_what_is_cancelled_has_what_it_was_given_and_no_more(engine: Engin
     for sample in (sample for rollout in recorder if rollout.refused is None for sample in to_turn_samples(rollout)):
         turn = logged[sample.rollout.invoke_id, sample.turn.iteration]
         assert (sample.prompt_ids, sample.output_ids) == (turn.prompt_ids, turn.output_ids)
+
+
+async def test_no_longer_answer_is_asked_for_than_the_window_has_room_for(engine: Engine, tmp_path: Path) -> None:
+    backend = SGLang(engine.url, sampling=Sampling(temperature=0.0, max_new_tokens=100_000))
+    with ConfigOverride(backend=backend), RolloutRecorder(tmp_path / "run") as recorder:
+        assert await ainvoke(task="Find the largest number.", numbers=[3, 14, 9]) == 14
+    (rollout,) = recorder.rollouts
+    for turn in rollout.turns:
+        assert turn.sampling["max_new_tokens"] == CONTEXT - 1 - turn.prompt_length
