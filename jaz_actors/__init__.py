@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaz_actors import errors, hooks
+    from jaz_actors.backends.chat_format import HFChatFormat
+    from jaz_actors.backends.generate_api import Sampling
     from jaz_actors.backends.openai import OpenAI
     from jaz_actors.backends.scripted import Scripted
     from jaz_actors.backends.sglang import SGLang
@@ -49,6 +51,7 @@ _HOMES = {
     "Failed": "results",
     "FileLogger": "hooks.loggers",
     "FrameOptions": "frames.process",
+    "HFChatFormat": "backends.chat_format",
     "Hook": "hooks.base",
     "Invocation": "frontdoor",
     "InvokeId": "ids",
@@ -66,6 +69,7 @@ _HOMES = {
     "ReturnType": "hooks.returns",
     "RolloutRecorder": "rollout_record",
     "SGLang": "backends.sglang",
+    "Sampling": "backends.generate_api",
     "Scripted": "backends.scripted",
     "TimeLimit": "hooks.limits",
     "TrajectoryDirectoryRecorder": "live_views",
@@ -100,6 +104,7 @@ __all__ = [
     "Failed",
     "FileLogger",
     "FrameOptions",
+    "HFChatFormat",
     "Hook",
     "Invocation",
     "InvokeId",
@@ -116,6 +121,7 @@ __all__ = [
     "ReturnType",
     "RolloutRecorder",
     "SGLang",
+    "Sampling",
     "Scripted",
     "TimeLimit",
     "TrajectoryDirectoryRecorder",
