@@ -15,6 +15,7 @@ import pytest
 
 PROMPT = [4, 5, 6, 7, 8]
 WAIT_SECONDS = 20.0
+LONG = 900  # tokens; enough to be under way when a busy machine gets to the next line
 
 
 class Served:
@@ -62,7 +63,7 @@ class Served:
         """A request in a thread of its own."""
         return self._pool.submit(self.generate, ids, **options)
 
-    def long(self, tokens: int = 600, **options: Any) -> Future[Any]:
+    def long(self, tokens: int = LONG, **options: Any) -> Future[Any]:
         """A request that runs for a while: it has begun when this returns."""
         asked = self.later(sampling={"max_new_tokens": tokens, "temperature": 1.0}, **options)
         self.until(lambda load: load["num_running_reqs"] > 0 or asked.done())

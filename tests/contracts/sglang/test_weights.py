@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.contracts.sglang import payloads, trainer
-from tests.contracts.sglang.served import PROMPT, Served
+from tests.contracts.sglang.served import LONG, PROMPT, Served
 from tests.contracts.sglang.teacher import Teacher
 
 NORM = "model.norm.weight"
@@ -41,21 +41,21 @@ def spans(answer: Any) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 def test_18_a_held_request_goes_on(served: Served, mode: str) -> None:
-    asked = served.long(400)
+    asked = served.long()
     with served.paused(mode):
         time.sleep(0.1)
         assert not asked.done()
     answer = asked.result(60)
-    assert len(answer["output_ids"]) == 400
+    assert len(answer["output_ids"]) == LONG
     assert answer["meta_info"]["num_retractions"] == (1 if mode == "retract" else 0)
 
 
 def test_18_abort_answers_what_there_is(served: Served) -> None:
-    asked = served.long(600)
+    asked = served.long()
     with served.paused("abort"):
         answer = asked.result(30)
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
-    assert 0 < len(answer["output_ids"]) < 600
+    assert 0 < len(answer["output_ids"]) < LONG
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
@@ -63,14 +63,14 @@ def test_19_spans_over_an_update_are_exact(
     served: Served, teacher: Teacher, changed: dict[str, torch.Tensor], other: Path, mode: str
 ) -> None:
     before = served.version()
-    asked = served.long(400)
+    asked = served.long()
     with served.paused(mode):
         served.from_disk(other, "after", flush_cache=False)
         assert served.version() == "after"
     answer = asked.result(60)
     (first, start, cut), (second, again, end) = spans(answer)
-    assert (first, start, second, again, end) == (before, 0, "after", cut, 400)
-    assert 0 < cut < 400
+    assert (first, start, second, again, end) == (before, 0, "after", cut, LONG)
+    assert 0 < cut < LONG
     logprobs = [logprob for logprob, _, _ in answer["meta_info"]["output_token_logprobs"]]
     old = teacher.of(PROMPT, answer["output_ids"])
     assert logprobs[:cut] == pytest.approx(old[:cut], abs=1e-3)
@@ -215,13 +215,13 @@ def test_25_a_group_update_is_the_same_as_a_list(
 
 
 def test_26_a_new_label_ends_requests_only_by_default(served: Served) -> None:
-    asked = served.long(300)
+    asked = served.long()
     said = served.ok("/update_weight_version", new_version="label-1", abort_all_requests=False)
     assert said["new_version"] == "label-1"
     answer = asked.result(60)
     assert answer["meta_info"]["finish_reason"]["type"] == "length"
     served._touched = True
-    asked = served.long(600)
+    asked = served.long()
     served.ok("/update_weight_version", new_version="label-2")
     assert asked.result(30)["meta_info"]["finish_reason"]["type"] == "abort"
     assert served.version() == "label-2"
