@@ -220,3 +220,34 @@ def test_rollouts_are_streamed_as_they_come(kind: str, tmp_path: Path) -> None:
 
     assert asyncio.run(stream_rollouts(comes(), tmp_path / f"r.{kind}")) == 3
     assert list(read_rollouts(tmp_path / f"r.{kind}")) == numbered(3)
+
+
+def stored(path: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Bytes of the file, and its rows as anyone else would read them."""
+    if path.suffix == ".parquet":
+        return path.stat().st_size, pyarrow.parquet.read_table(path).to_pylist()
+    return path.stat().st_size, [msgspec.json.decode(line) for line in path.read_bytes().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(rollout=rollouts())
+@settings(max_examples=20, deadline=None)
+def test_a_row_holds_each_id_that_was_said_once(kind: str, rollout: Rollout) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save_rollouts([rollout], Path(folder, f"x.{kind}"))
+        _, (row,) = stored(Path(folder, f"x.{kind}"))
+    assert sum(len(turn["new_ids"]) + len(turn["output_ids"]) for turn in row["turns"]) == rollout.said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_turns_cost_what_was_said(kind: str, tmp_path: Path) -> None:
+    """128 turns, each with 40 new ids and 8 sampled: a file as large as 8 times that of 16, and no more."""
+    sizes = {}
+    for turns in (16, 128):
+        made = tuple(
+            TokenTurn(n, n * 48, [(n * 7 + i) % 50_000 for i in range(40)], [n] * 8, [-n / 7] * 8) for n in range(turns)
+        )
+        path = tmp_path / f"{turns}.{kind}"
+        save_rollouts([Rollout("r:0", None, 1, made, "completed")], path)
+        sizes[turns] = stored(path)[0]
+    assert sizes[128] <= 1.1 * 8 * sizes[16]
