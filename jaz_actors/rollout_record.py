@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from os import PathLike
@@ -13,7 +12,7 @@ from jaz_actors.record import OwnFolder
 from jaz_actors.recorders.collector import Fsync
 from jaz_actors.recorders.entries import RewardGiven
 from jaz_actors.recorders.rollout_reader import RolloutReader, recorded_rollouts
-from jaz_actors.recorders.rollouts import Rollout, RolloutStatus, with_reward
+from jaz_actors.recorders.rollouts import Rollout, RolloutStatus, checked_reward, with_reward
 
 POLL_SECONDS = 0.05
 BATCH = 64  # rollouts that are read ahead of whoever follows
@@ -110,14 +109,13 @@ class RolloutRecorder(OwnFolder):
         False where infrastructure ended the invocation: that says nothing of the policy, so it takes no reward.
         Raises ConfigurationError for a reward that is no finite number and an invocation that never began.
         """
-        if reward is not None and not (isinstance(reward, (int, float)) and math.isfinite(reward)):
-            raise ConfigurationError("reward", f"must be a finite number or None, got {reward!r}")
+        reward = checked_reward(reward)
         name = self._begun(str(invoke_id))
         if self._statuses.get(name) == "failed":
             return False
-        self._rewards[name] = None if reward is None else float(reward)
+        self._rewards[name] = reward
         if self._active:
-            self.note(name, RewardGiven(name, self._rewards[name]))
+            self.note(name, RewardGiven(name, reward))
         return True
 
     def _begun(self, name: str) -> str:

@@ -6,11 +6,13 @@ has a rollout of its own: no token of a child is in its parent's, and a reward i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
+from jaz_actors.errors import ConfigurationError
 from jaz_actors.messages import FinishReason, Segment, Span, VersionSpan
 
 RolloutStatus = Literal["completed", "raised", "aborted", "failed", "unfinished"]
@@ -117,4 +119,14 @@ class Rollout(msgspec.Struct, frozen=True):
 
 
 def with_reward(rollout: Rollout, reward: float | None) -> Rollout:
-    return msgspec.structs.replace(rollout, reward=reward)
+    """Raises ConfigurationError for a reward that is no finite number."""
+    return msgspec.structs.replace(rollout, reward=checked_reward(reward))
+
+
+def checked_reward(reward: float | None) -> float | None:
+    """Raises ConfigurationError for what is no finite number."""
+    if reward is None:
+        return None
+    if not (isinstance(reward, (int, float)) and math.isfinite(reward)):
+        raise ConfigurationError("reward", f"must be a finite number or None, got {reward!r}")
+    return float(reward)

@@ -7,6 +7,7 @@ whose logits foretell an id. So one model call and one loss serve both.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -217,6 +218,10 @@ def advantage_of(invoke_id: str, advantages: Mapping[str, float]) -> float:
     if invoke_id not in advantages:
         raise ConfigurationError(
             "advantages", f"has none for {invoke_id}; give it one, or leave out rollouts that are not in it"
+        )
+    if not math.isfinite(advantages[invoke_id]):
+        raise ConfigurationError(
+            "advantages", f"has {advantages[invoke_id]!r} for {invoke_id}, which is no finite number"
         )
     return advantages[invoke_id]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 
-from jaz_actors.errors import NonMonotoneRollout, RolloutRefused
+from jaz_actors.errors import ConfigurationError, NonMonotoneRollout, RolloutRefused
 from jaz_actors.messages import VersionSpan
-from jaz_actors.recorders.rollouts import Rollout, TokenTurn
+from jaz_actors.recorders.rollouts import Rollout, TokenTurn, with_reward
 from jaz_actors.recorders.samples import Sample, TurnSample, to_flat, to_pieces, to_turn_samples
 from jaz_actors.recorders.token_tree import to_tree
 from tests.recorders.rollout_streams import many, rollouts
@@ -174,3 +175,9 @@ def test_a_turn_sample_is_of_its_rollout() -> None:
     sample = to_turn_samples(rollout)[2]
     assert isinstance(sample, TurnSample)
     assert (len(sample.prompt_ids), sample.turn.iteration, sample.reward) == (2 * 48 + 40, 2, None)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), "1", [1.0]])
+def test_a_reward_that_is_no_number_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="reward"):
+        with_reward(a_long_rollout(1), wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -197,6 +198,9 @@ def test_what_cannot_be_trained_on_is_refused_by_name() -> None:
         RolloutDataset([rollout_of("r:8", 1, 1)], {})
     with pytest.raises(ConfigurationError, match="r:8"):
         tree_batch(to_tree([rollout_of("r:8", 1, 1)]), {})
+    for wrong in (math.nan, -math.inf):
+        with pytest.raises(ConfigurationError, match="r:8"):
+            RolloutDataset([rollout_of("r:8", 1, 1)], {"r:8": wrong})
     after_nothing = rollout_of("r:9", 0, 2)
     with pytest.raises(ConfigurationError, match="r:9"):
         pack([RolloutDataset([after_nothing], {"r:9": 1.0})[0]])
