@@ -29,6 +29,10 @@ LEAST_LOGPROB: Final = -1000.0
 MOST_LOGPROB: Final = 1e-3
 
 
+_COUNTS = ("max_new_tokens", "top_k", "sampling_seed")
+_OPTIONAL = ("top_k", "min_p", "ignore_eos", "sampling_seed")
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How the server is to draw tokens. None leaves a field to the server, and unsent.
 
@@ -45,6 +49,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            wanted = bool if name == "ignore_eos" else int if name in _COUNTS else (int, float)
+            if value is None and name in _OPTIONAL:
+                continue
+            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+                raise ConfigurationError(name, f"{value!r} cannot be sampled with")
         possible = {
             "temperature": 0 <= self.temperature < math.inf,
             "max_new_tokens": self.max_new_tokens >= 0,
@@ -167,7 +178,7 @@ def read_generated(backend: str, data: bytes, *, prompt_length: int, vocabulary:
         finish = _finish_of(_outlines.decode(data).meta_info)
         aborted = _aborted(backend, finish)
         answer = _answers.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedResponse(backend, f"{error}: {data[:200]!r}") from error
     meta, ids, entries = answer.meta_info, answer.output_ids, answer.meta_info.output_token_logprobs
     if aborted is not None and not ids:

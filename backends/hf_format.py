@@ -100,11 +100,15 @@ def read_format(
 
 def _token_text(path: Path, folder: TokenizerFolder) -> TokenText:
     try:
-        return TokenText(folder.tokenizer)
+        text = TokenText(folder.tokenizer)
     except ImportError:
         raise
     except Exception as error:  # tokenizers raises bare exceptions
         raise ConfigurationError("tokenizer", f"{path} cannot be read: {error}") from error
+    forged = text.forged()
+    if forged is not None:
+        raise ConfigurationError("tokenizer", f"{path}: text that says {forged!r} becomes that special token")
+    return text
 
 
 def _stop_ids(folder: TokenizerFolder, text: TokenText, suffix: Sequence[int]) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ def explain(body: bytes) -> Explanation | None:
         return None
     try:
         data = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return Explanation(_shortened(text))
     inner = data
     if isinstance(data, dict):

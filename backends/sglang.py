@@ -201,7 +201,7 @@ class SGLang:
             data = await self._client.get("/get_model_info")
         try:
             return msgspec.json.decode(data, type=_ModelInfo)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise MalformedResponse(self._client.name, f"model_info: {error}: {data[:200]!r}") from error
 
     async def _prompt(self, chat_format: ChatFormat, request: CompletionRequest) -> Prompt:
@@ -262,7 +262,9 @@ class SGLang:
         assert last is not None
         ids = sampled.output_ids
         finish: FinishReason = "length" if last.finish_reason == "abort" else last.finish_reason
-        ended = bool(ids) and finish == "stop" and ids[-1] in {*chat_format.stop_ids, last.stopped_by}
+        ended = bool(ids) and ids[-1] in {*chat_format.stop_ids, last.stopped_by}
+        if ended and finish == "length":
+            finish = "stop"  # servers look at the length first where both end an answer
         reply = chat_format.read(ids, ended=ended)
         tokens = SampledTokens(
             prompt.ids,

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+UNWRITTEN = "\U0010ffff"  # no character: it is reserved, and stands in no text
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -42,7 +44,7 @@ class TokenText:
         added = msgspec.convert(data.get("added_tokens") or [], list[AddedToken])
         self.added = {token.content: token for token in added}
         self._whole = Tokenizer.from_str(source if isinstance(source, str) else source.decode())
-        plain = _without_added(data)
+        plain = _without_added(data, added)
         inner = {**plain, "pre_tokenizer": _inner(plain["pre_tokenizer"])}
         self._plain = Tokenizer.from_str(msgspec.json.encode(inner).decode())
         self._first = self._plain if inner == plain else Tokenizer.from_str(msgspec.json.encode(plain).decode())
@@ -73,6 +75,15 @@ class TokenText:
             ids.append(piece.id)
             run, follows = [], piece
         return ids + self._run(run, follows, None, first=first and follows is None)
+
+    def forged(self) -> str | None:
+        """A special token that text can become although it is no markup; None where there is none, as should be."""
+        for token in self.added.values():
+            if token.special and token.content.strip():
+                for text in (token.content, f"hi {token.content}\n"):
+                    if token.id in self.encode([Part(text, False)]):
+                        return token.content
+        return None
 
     def encode_markup(self, text: str) -> list[int]:
         """The tokenizer's own encoding of a whole text."""
@@ -105,16 +116,39 @@ class TokenText:
         return list(tokenizer.encode(text, add_special_tokens=False).ids) if text else []
 
 
-def _without_added(data: dict[str, Any]) -> dict[str, Any]:
+def _without_added(data: dict[str, Any], added: Iterable[AddedToken]) -> dict[str, Any]:
     """The same tokenizer for text between tokens, of which it knows none."""
     return {
         "pre_tokenizer": None,
         **data,
+        "model": _renamed(data["model"], {token.content for token in added if token.special}),
         "added_tokens": [],
         "post_processor": None,
         "truncation": None,
         "padding": None,
     }
+
+
+def _renamed(model: dict[str, Any], special: set[str]) -> dict[str, Any]:
+    """The model with the special tokens under names that no text has: some find in a text whatever they know."""
+    names = {name: f"{UNWRITTEN}{n}{UNWRITTEN}" for n, name in enumerate(sorted(special))}
+    made = dict(model)
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        made["vocab"] = {names.get(word, word): number for word, number in vocabulary.items()}
+    elif isinstance(vocabulary, list):
+        made["vocab"] = [[names.get(word, word), score] for word, score in vocabulary]
+    if model.get("unk_token") in names:
+        made["unk_token"] = names[model["unk_token"]]
+    if model.get("merges"):
+        made["merges"] = [merge for merge in model["merges"] if not names.keys() & _merged(merge)]
+    return made
+
+
+def _merged(merge: str | list[str]) -> set[str]:
+    """The words that a merge knows: two, and what they become."""
+    one, other = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return {one, other, one + other}
 
 
 def _inner(pre_tokenizer: Any) -> Any:

@@ -42,6 +42,7 @@ class RolloutRecorder(OwnFolder):
         self.demands_tokens = demand_tokens
         self._active = False
         self._last: list[Rollout] | None = None
+        self._recorded_run = ""
         self._begin()
 
     def _begin(self) -> None:
@@ -52,10 +53,16 @@ class RolloutRecorder(OwnFolder):
     def setup(self) -> None:
         super().setup()
         self._begin()
+        self._recorded_run = self.run_id
         self._active, self._last = True, None
 
+    def teardown(self, error: BaseException | None) -> None:
+        try:
+            super().teardown(error)
+        finally:
+            self._active = False  # whatever becomes of the record, those who follow it come to an end
+
     def read_last(self) -> None:
-        self._active = False
         if self._temporary is not None:
             self._last = list(recorded_rollouts(self.folder))
 
@@ -130,9 +137,7 @@ class RolloutRecorder(OwnFolder):
         return name
 
     def _run_name(self) -> str:
-        if self._active:
-            return self.run_id
-        return next((rollout.invoke_id.partition(":")[0] for rollout in self), "")
+        return self.run_id if self._active else self._recorded_run
 
     def _rewarded(self, rollout: Rollout) -> Rollout:
         """A reward given here counts at once, before it is in the journal."""

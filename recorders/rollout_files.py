@@ -11,17 +11,17 @@ names of `Rollout` and `TokenTurn`; spans, versions and segments are arrays. Par
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterable, Iterable, Iterator
-from math import isfinite
+from collections.abc import AsyncIterable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, Protocol, Self
+from typing import Any, BinaryIO, Literal, Protocol, Self
 
 import msgspec
 
 from jaz_actors.errors import RolloutFileError
-from jaz_actors.recorders.rollouts import Rollout
+from jaz_actors.recorders.rollouts import Rollout, fault_of
 
 FORMAT = "jaz-actors rollouts"
 SCHEMA = 1
@@ -36,7 +36,11 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class _Sink(Protocol):
-    def write(self, rollout: Rollout) -> None: ...
+    def made(self, rollout: Rollout) -> Any:
+        """What is to be written. Raises TypeError, ValueError or OverflowError for what the format cannot hold."""
+
+    def write(self, made: Any, ids: int) -> None:
+        """ids: how many it holds."""
 
     def close(self) -> None:
         """What was written is on disk when this returns."""
@@ -49,17 +53,19 @@ class RolloutWriter:
                                 stands in memory.
 
     Where the block raises, what was written stays in the `.part` file. One that is there already is not overwritten.
-    Raises RolloutFileError for a name, a rollout or a disk that does not do.
+    Raises RolloutFileError for a name, a rollout or a disk that does not do. After a rollout that does not do, others
+    can be written; after a failure of the disk none can, and the block ends with that error, whatever it catches.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, group_rollouts: int = GROUP_ROLLOUTS, group_ids: int = GROUP_IDS
     ) -> None:
         self.path = Path(path)
-        self._part = self.path.with_name(self.path.name + PART)
         self._kind = _kind(self.path)
+        self._part = self.path.with_name(self.path.name + PART)
         self._group = (group_rollouts, group_ids)
         self._sink: _Sink | None = None
+        self._broken: Exception | None = None
         self.count = 0
 
     def __enter__(self) -> Self:
@@ -82,13 +88,20 @@ class RolloutWriter:
     def write(self, rollout: Rollout) -> None:
         if self._sink is None:
             raise RolloutFileError(str(self.path), "is not open for writing")
-        for turn in rollout.turns:
-            if not all(map(isfinite, turn.logprobs)):
-                raise RolloutFileError(str(self.path), f"{rollout.invoke_id} has a logprob that is not finite")
+        if self._broken is not None:
+            raise RolloutFileError(str(self.path), f"could not be written: {self._broken}") from self._broken
+        fault = fault_of(rollout)
+        if fault is not None:
+            raise RolloutFileError(str(self.path), f"{rollout.invoke_id} contradicts itself: {fault}")
         try:
-            self._sink.write(rollout)
-        except (OSError, TypeError, ValueError, OverflowError) as error:
+            made = self._sink.made(rollout)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise RolloutFileError(str(self.path), f"{rollout.invoke_id} cannot be written: {error}") from error
+        try:
+            self._sink.write(made, rollout.said)
+        except Exception as error:
+            self._broken = error
+            raise RolloutFileError(str(self.path), f"could not be written: {error}") from error
         self.count += 1
 
     def __exit__(
@@ -97,12 +110,15 @@ class RolloutWriter:
         sink, self._sink = self._sink, None
         if sink is None:
             return
+        broken = self._broken
         try:
             sink.close()
-            if kind is None:
+            if kind is None and broken is None:
                 self._part.replace(self.path)
-        except OSError as failure:
-            raise RolloutFileError(str(self.path), str(failure)) from failure
+        except Exception as failure:
+            broken = broken or failure
+        if broken is not None and kind is None:
+            raise RolloutFileError(str(self.path), f"could not be written: {broken}") from broken
 
 
 def save_rollouts(rollouts: Iterable[Rollout], path: str | os.PathLike[str]) -> int:
@@ -120,12 +136,28 @@ async def stream_rollouts(rollouts: AsyncIterable[Rollout], path: str | os.PathL
     """
     with RolloutWriter(path) as writer:
         async for rollout in rollouts:
-            await asyncio.to_thread(writer.write, rollout)
+            await _to_its_end(asyncio.to_thread(writer.write, rollout))
     return writer.count
 
 
+async def _to_its_end(call: Coroutine[Any, Any, None]) -> None:
+    """A thread cannot be cancelled: a cancellation waits for it, so that nothing else touches what it works on."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # of no interest any more
+        raise
+
+
 def read_rollouts(path: str | os.PathLike[str]) -> Iterator[Rollout]:
-    """The rollouts of a file, one after the other. Raises RolloutFileError for one that is damaged or newer than this.
+    """The rollouts of a file, one after the other.
+
+    Raises RolloutFileError for one that is not whole, cannot be read, contradicts itself or is newer than this.
 
     Of a `.jsonl.part`, those whose lines are whole.
     """
@@ -155,15 +187,16 @@ class _JsonLines:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._encoder = msgspec.json.Encoder()
-        self._put(_Header(FORMAT, SCHEMA))
-
-    def _put(self, value: object) -> None:
-        # One call a line: what a crash leaves has at most one line that is not whole.
-        self._file.write(self._encoder.encode(value) + b"\n")
+        self._file.write(self._encoder.encode(_Header(FORMAT, SCHEMA)) + b"\n")
         self._file.flush()
 
-    def write(self, rollout: Rollout) -> None:
-        self._put(rollout)
+    def made(self, rollout: Rollout) -> bytes:
+        return self._encoder.encode(rollout) + b"\n"
+
+    def write(self, made: bytes, ids: int) -> None:
+        # One call a line: what a crash leaves has at most one line that is not whole.
+        self._file.write(made)
+        self._file.flush()
 
     def close(self) -> None:
         with self._file:
@@ -192,17 +225,25 @@ def _read_lines(path: Path) -> Iterator[Rollout]:
 
 def _decoded(path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[Rollout]) -> Rollout:
     try:
-        return decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        rollout = decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RolloutFileError(str(path), f"line {number + 1} is damaged: {error}") from error
+    return checked(str(path), rollout)
 
 
 def _check(path: Path, line: bytes) -> None:
     try:
         header = msgspec.json.decode(line, type=_Header)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RolloutFileError(str(path), f"is no file of rollouts: {error}") from error
     check_schema(str(path), header.format, header.schema)
+
+
+def checked(path: str, rollout: Rollout) -> Rollout:
+    fault = fault_of(rollout)
+    if fault is not None:
+        raise RolloutFileError(path, f"{rollout.invoke_id} contradicts itself: {fault}")
+    return rollout
 
 
 def check_schema(path: str, name: str, schema: int) -> None:

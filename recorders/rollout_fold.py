@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from jaz_actors import events as e
 from jaz_actors.events import AnyEvent
 from jaz_actors.messages import Completion, SampledTokens
 from jaz_actors.outcomes import CompletedRecord, FailedRecord, OutcomeRecord
 from jaz_actors.payload import ErrorRecord
 from jaz_actors.recorders.deltas import common_prefix
-from jaz_actors.recorders.rollouts import Rollout, RolloutStatus, TokenTurn
+from jaz_actors.recorders.rollouts import Rollout, RolloutStatus, TokenTurn, fault_of
 
 
 class RolloutFold:
@@ -102,7 +104,7 @@ class _Growing:
         )
 
     def rollout(self, outcome: OutcomeRecord | None, ended_at: float | None) -> Rollout:
-        return Rollout(
+        made = Rollout(
             self.invoke_id,
             self.parent_id,
             self.depth,
@@ -115,6 +117,8 @@ class _Growing:
             self.started_at,
             ended_at,
         )
+        fault = fault_of(made) if made.refused is None else None  # a backend or hook of someone's own may be wrong
+        return made if fault is None else msgspec.structs.replace(made, refused=fault)
 
 
 def _status(outcome: OutcomeRecord | None) -> RolloutStatus:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ def by_prompt(rollout: Rollout) -> tuple[int, str]:
     """
     if not rollout.turns:
         return rollout.depth, rollout.invoke_id
-    ids = array("q", rollout.turns[0].new_ids)
-    return rollout.depth, hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
+    ids = repr(rollout.turns[0].new_ids).encode()
+    return rollout.depth, hashlib.blake2b(ids, digest_size=16).hexdigest()
 
 
 def grouped(rollouts: Iterable[Rollout], key: Key = by_root) -> dict[Hashable, list[Rollout]]:
@@ -53,18 +52,34 @@ def advantages(
 
     scale:  False leaves the division out, as in Dr. GRPO (arXiv 2503.20783).
 
-    Raises ConfigurationError for an `eps` that is not above 0.
+    Raises ConfigurationError for an `eps` that is not above 0 and a reward that is no finite number.
     """
     if not eps > 0:
         raise ConfigurationError("eps", f"must be above 0, got {eps!r}")
     found: dict[str, float] = {}
     for group in grouped((r for r in rollouts if r.reward is not None and r.refused is None), key).values():
-        rewards = [r.reward for r in group if r.reward is not None]
-        mean = math.fsum(rewards) / len(rewards)
-        away = [reward - mean for reward in rewards] if min(rewards) < max(rewards) else [0.0] * len(rewards)
-        spread = math.sqrt(math.fsum(d * d for d in away) / (len(away) - 1)) + eps if scale and len(away) > 1 else 1.0
-        found |= {rollout.invoke_id: d / spread for rollout, d in zip(group, away, strict=True)}
+        scores = _scores([_reward(rollout) for rollout in group], eps, scale=scale)
+        found |= {rollout.invoke_id: score for rollout, score in zip(group, scores, strict=True)}
     return found
+
+
+def _scores(rewards: list[float], eps: float, *, scale: bool) -> list[float]:
+    if min(rewards) == max(rewards):
+        return [0.0] * len(rewards)
+    unit = max(map(abs, rewards))  # in units of the largest, no sum of squares is too large
+    mean = math.fsum(reward / unit for reward in rewards) / len(rewards)
+    away = [reward / unit - mean for reward in rewards]
+    if not scale:
+        return [d * unit for d in away]
+    spread = math.sqrt(math.fsum(d * d for d in away) / (len(away) - 1)) + eps / unit
+    return [d / spread for d in away]
+
+
+def _reward(rollout: Rollout) -> float:
+    assert rollout.reward is not None
+    if not math.isfinite(rollout.reward):
+        raise ConfigurationError("rollouts", f"{rollout.invoke_id} has the reward {rollout.reward!r}")
+    return rollout.reward
 
 
 def staleness(rollout: Rollout, versions: Sequence[str]) -> int | None:
@@ -123,7 +138,7 @@ def totals(rollouts: Iterable[Rollout]) -> Totals:
         sampled += rollout.sampled
         said += rollout.said
         if rollout.reward is not None:
-            rewards.append(rollout.reward)
+            rewards.append(_reward(rollout))
         for turn in rollout.turns:
             known = 0
             for span in turn.versions:
@@ -131,7 +146,7 @@ def totals(rollouts: Iterable[Rollout]) -> Totals:
                 known += span.end - span.start
             if known < len(turn.output_ids):
                 versions[None] += len(turn.output_ids) - known
-    mean = math.fsum(rewards) / len(rewards) if rewards else None
+    mean = math.fsum(reward / len(rewards) for reward in rewards) if rewards else None
     return Totals(count, refused, len(rewards), dict(statuses), turns, sampled, said, mean, dict(versions))
 
 
@@ -150,7 +165,9 @@ def _staleness(rollout: Rollout, places: Mapping[str, int]) -> int | None:
             raise ConfigurationError(
                 "rollouts", f"turn {turn.iteration} of {rollout.invoke_id} has ids whose weights are not known"
             )
-        ages += [_age(rollout, span.oldest, places) for span in turn.versions if span.end > span.start]
+        # Of both ends: an answer may come from a server that is behind the one last heard of.
+        spans = (span for span in turn.versions if span.end > span.start)
+        ages += [_age(rollout, label, places) for span in spans for label in (span.oldest, span.newest)]
     return max(ages, default=None)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from jaz_actors.errors import ConfigurationError, RolloutFileError
 from jaz_actors.messages import Segment, Span, VersionSpan
-from jaz_actors.recorders.rollout_files import FORMAT, SCHEMA, check_schema
+from jaz_actors.recorders.rollout_files import FORMAT, SCHEMA, check_schema, checked
 from jaz_actors.recorders.rollouts import Rollout, TokenTurn
 
 _FORMAT_KEY, _SCHEMA_KEY = b"jaz_actors.format", b"jaz_actors.schema"
@@ -30,15 +30,18 @@ class ParquetSink:
         self._arrow = arrow
         self._file = file
         self._schema = _schema(arrow)
-        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd", write_page_checksum=True)
         self._limits = (group_rollouts, group_ids)
         self._batches: list[Any] = []
         self._ids = 0
 
-    def write(self, rollout: Rollout) -> None:
+    def made(self, rollout: Rollout) -> Any:
         # Columns at once: smaller than the rollout, and what does not fit them fails here and not with its group.
-        self._batches.append(self._arrow.RecordBatch.from_pylist([_row(rollout)], schema=self._schema))
-        self._ids += rollout.said
+        return self._arrow.RecordBatch.from_pylist([_row(rollout)], schema=self._schema)
+
+    def write(self, made: Any, ids: int) -> None:
+        self._batches.append(made)
+        self._ids += ids
         if len(self._batches) >= self._limits[0] or self._ids >= self._limits[1]:
             self._flush()
 
@@ -61,14 +64,23 @@ def read_parquet(path: Path) -> Iterator[Rollout]:
     """Raises RolloutFileError, ConfigurationError without pyarrow."""
     arrow, parquet = _pyarrow()
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
             name, schema = metadata.get(_FORMAT_KEY, b"unknown"), metadata.get(_SCHEMA_KEY, b"0")
             check_schema(str(path), name.decode(), int(schema))
-            for batch in file.iter_batches(batch_size=_READ_ROWS):
-                for row in batch.to_pylist():
-                    yield _rollout(row)
-    except (OSError, KeyError, TypeError, ValueError, arrow.ArrowException, msgspec.MsgspecError) as error:
+            for group in range(file.num_row_groups):  # a batch that spans several would hold all of them
+                for batch in file.iter_batches(batch_size=_READ_ROWS, row_groups=[group]):
+                    for row in batch.to_pylist():
+                        yield checked(str(path), _rollout(row))
+    except (
+        OSError,
+        RecursionError,
+        KeyError,
+        TypeError,
+        ValueError,
+        arrow.ArrowException,
+        msgspec.MsgspecError,
+    ) as error:
         raise RolloutFileError(str(path), f"is damaged or unfinished: {error}") from error
 
 

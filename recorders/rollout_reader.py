@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,19 +44,30 @@ class RolloutReader:
 
         One that a resumed run records again is given again. Raises JournalError.
         """
+        for new in self._new_by_journal():
+            yield from new
+
+    def read_in_order(self) -> Iterator[Rollout]:
+        """The same, by when they ended: of several journals, the next is that of the one that is furthest behind."""
+        return heapq.merge(*self._new_by_journal(), key=lambda rollout: rollout.ended_at or 0.0)
+
+    def _new_by_journal(self) -> list[Iterator[Rollout]]:
         for path in sorted(self._folder.glob("journal-*")):
-            journal = self._journals.setdefault(path, _Journal(JournalReader(path)))
-            for number, payload in journal.reader.read_new():
-                record = entry_decoder.decode(payload).record
-                match record:
-                    case RunStarted() if record.schema > SCHEMA:
-                        raise JournalError(str(path), f"entry {number} is of a newer version; update jaz-actors")
-                    case Recorded():
-                        rollout = journal.fold.add(journal.restorer.restore(record.delta))
-                        if rollout is not None:
-                            yield rollout
-                    case RewardGiven():
-                        self.rewards[record.invoke_id] = record.reward
+            self._journals.setdefault(path, _Journal(JournalReader(path)))
+        return [self._new(path, journal) for path, journal in self._journals.items()]
+
+    def _new(self, path: Path, journal: _Journal) -> Iterator[Rollout]:
+        for number, payload in journal.reader.read_new():
+            record = entry_decoder.decode(payload).record
+            match record:
+                case RunStarted() if record.schema > SCHEMA:
+                    raise JournalError(str(path), f"entry {number} is of a newer version; update jaz-actors")
+                case Recorded():
+                    rollout = journal.fold.add(journal.restorer.restore(record.delta))
+                    if rollout is not None:
+                        yield rollout
+                case RewardGiven():
+                    self.rewards[record.invoke_id] = record.reward
 
     def is_open(self, invoke_id: str) -> bool:
         """Whether an invocation has begun and not ended, as far as has been read."""
@@ -84,7 +96,7 @@ def recorded_rollouts(folder: str | Path) -> Iterator[Rollout]:
             chosen[name] = _Version(versions[name], finished)
         versions[name] += 1
     versions.clear()
-    for rollout in RolloutReader(folder).read_new():
+    for rollout in RolloutReader(folder).read_in_order():
         name = rollout.invoke_id
         if name in chosen and chosen[name].number == versions[name]:
             yield first.rewarded(rollout)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from numbers import Real
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from jaz_actors.errors import ConfigurationError
 from jaz_actors.messages import FinishReason, Segment, Span, VersionSpan
+
+_MOST = 2**63
 
 RolloutStatus = Literal["completed", "raised", "aborted", "failed", "unfinished"]
 
@@ -127,6 +130,53 @@ def checked_reward(reward: float | None) -> float | None:
     """Raises ConfigurationError for what is no finite number."""
     if reward is None:
         return None
-    if not (isinstance(reward, (int, float)) and math.isfinite(reward)):
-        raise ConfigurationError("reward", f"must be a finite number or None, got {reward!r}")
-    return float(reward)
+    try:
+        number = float(reward) if isinstance(reward, Real) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigurationError("reward", f"must be a finite number or None, got {str(reward)[:40]}")
+    return number
+
+
+def fault_of(rollout: Rollout) -> str | None:
+    """What in it contradicts itself, so that no export of it could be right; None for a sound one."""
+    if rollout.status not in get_args(RolloutStatus):
+        return f"its status is {rollout.status!r}"
+    if rollout.reward is not None and not math.isfinite(rollout.reward):
+        return f"its reward is {rollout.reward!r}"
+    before, iteration = 0, -1
+    for turn in rollout.turns:
+        if turn.iteration <= iteration:
+            return f"turn {turn.iteration} comes after turn {iteration}"
+        fault = _fault_of_turn(turn, before)
+        if fault is not None:
+            return f"turn {turn.iteration}: {fault}"
+        before, iteration = turn.length, turn.iteration
+    return None
+
+
+def _fault_of_turn(turn: TokenTurn, before: int) -> str | None:
+    """before: ids of the turn before it."""
+    count = len(turn.output_ids)
+    if turn.finish_reason not in get_args(FinishReason):
+        return f"its finish reason is {turn.finish_reason!r}"
+    if not 0 <= turn.shared <= before:
+        return f"it shares {turn.shared} ids with the {before} of the turn before it"
+    if len(turn.logprobs) != count:
+        return f"{count} ids were sampled, with {len(turn.logprobs)} logprobs"
+    if not all(map(math.isfinite, turn.logprobs)):
+        return "a logprob is no finite number"
+    if not all(0 <= i < _MOST for ids in (turn.new_ids, turn.output_ids) for i in ids):
+        return "an id is no token id"
+    if turn.reasoning is not None and not 0 <= turn.reasoning.start <= turn.reasoning.end <= count:
+        return f"its reasoning is at {turn.reasoning.start} to {turn.reasoning.end} of {count} ids"
+    for name, spans in (("versions", turn.versions), ("segments", turn.segments)):
+        at = 0
+        for span in spans:
+            if span.start != at or span.end < at:
+                return f"its {name} leave a gap or overlap at id {at}"
+            at = span.end
+        if spans and at != count:
+            return f"its {name} end at {at} of {count} ids"
+    return None

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 
 from jaz_actors.errors import NonMonotoneRollout, RolloutRefused
 from jaz_actors.messages import VersionSpan
-from jaz_actors.recorders.rollouts import Rollout, TokenTurn
+from jaz_actors.recorders.rollouts import Rollout, TokenTurn, fault_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class TurnSample:
 
 def to_flat(rollout: Rollout) -> Sample:
     """All turns as one sequence. Raises NonMonotoneRollout where they are not one, RolloutRefused."""
-    _check(rollout)
+    check_trainable(rollout)
     for place in range(1, len(rollout.turns)):
         if not rollout.continues(place):
             raise NonMonotoneRollout(rollout.invoke_id, rollout.turns[place].iteration)
@@ -85,7 +85,7 @@ def to_pieces(rollout: Rollout) -> list[Sample]:
 
     A piece begins with the whole prompt of its first turn. Raises RolloutRefused.
     """
-    _check(rollout)
+    check_trainable(rollout)
     starts = [place for place in range(len(rollout.turns)) if not rollout.continues(place)]
     prompts = {place: ids[: rollout.turns[place].prompt_length] for place, ids in _sequences_at(rollout, starts)}
     stretches = pairwise([*starts, len(rollout.turns)])
@@ -94,13 +94,15 @@ def to_pieces(rollout: Rollout) -> list[Sample]:
 
 def to_turn_samples(rollout: Rollout) -> list[TurnSample]:
     """One sample a query. Raises RolloutRefused."""
-    _check(rollout)
+    check_trainable(rollout)
     return [TurnSample(rollout, place) for place in range(len(rollout.turns))]
 
 
-def _check(rollout: Rollout) -> None:
-    if rollout.refused is not None:
-        raise RolloutRefused(rollout.invoke_id, rollout.refused)
+def check_trainable(rollout: Rollout) -> None:
+    """Raises RolloutRefused for one that is refused, and for one that contradicts itself."""
+    reason = rollout.refused or fault_of(rollout)
+    if reason is not None:
+        raise RolloutRefused(rollout.invoke_id, reason)
 
 
 def _sequences_at(rollout: Rollout, places: Sequence[int]) -> Iterator[tuple[int, list[int]]]:

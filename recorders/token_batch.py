@@ -7,7 +7,6 @@ whose logits foretell an id. So one model call and one loss serve both.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -47,11 +46,6 @@ class TokenBatch:
     before: Tensor
     ends: Tensor
     invoke_ids: tuple[str, ...]
-
-    @property
-    def labels(self) -> Tensor:
-        """[1, T] int64: `input_ids` where they were sampled, else -100. Not shifted: transformers does that itself."""
-        return self.input_ids.masked_fill(~self.loss_mask, IGNORED)
 
     def attention_mask(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[1, 1, T, T], to be added to scores: 0 where the id of a row sees that of a column, else the least number.
@@ -112,6 +106,14 @@ class PackedBatch(TokenBatch):
     cu_seqlens: Tensor
     max_seqlen: int
 
+    @property
+    def labels(self) -> Tensor:
+        """[1, T] int64: `input_ids` where they were sampled, else -100. Not shifted: transformers does that itself.
+
+        Only here: in a tree, the id before another one need not stand before it.
+        """
+        return self.input_ids.masked_fill(~self.loss_mask, IGNORED)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
@@ -127,13 +129,17 @@ class TrainingSample:
 
     @classmethod
     def of(cls, sample: Sample, advantage: float) -> TrainingSample:
+        """Raises ConfigurationError for a sample whose fields differ in length and an advantage that is not finite."""
+        lengths = {len(sample.ids), len(sample.loss_mask), len(sample.logprobs), len(sample.temperatures)}
+        if len(lengths) > 1:
+            raise ConfigurationError("samples", f"one of {sample.invoke_id} has fields of {sorted(lengths)} ids")
         return cls(
             sample.invoke_id,
             torch.tensor(sample.ids, dtype=torch.int64),
             torch.tensor(sample.loss_mask, dtype=torch.bool),
             torch.tensor(sample.logprobs, dtype=torch.float32),
             torch.tensor(sample.temperatures, dtype=torch.float32),
-            advantage,
+            _finite(sample.invoke_id, advantage),
         )
 
     def __len__(self) -> int:
@@ -161,7 +167,7 @@ def pack(samples: Sequence[TrainingSample]) -> PackedBatch:
         loss_mask=loss_mask[None],
         logprobs=torch.cat([sample.logprobs for sample in samples])[None],
         temperatures=torch.cat([sample.temperatures for sample in samples])[None],
-        advantages=torch.cat([sample.loss_mask * sample.advantage for sample in samples])[None].float(),
+        advantages=torch.cat([_where(sample.loss_mask, sample.advantage) for sample in samples])[None],
         before=before,
         ends=torch.cat([torch.full((length,), end) for length, end in zip(lengths, starts[1:], strict=True)]),
         invoke_ids=invoke_ids,
@@ -219,11 +225,17 @@ def advantage_of(invoke_id: str, advantages: Mapping[str, float]) -> float:
         raise ConfigurationError(
             "advantages", f"has none for {invoke_id}; give it one, or leave out rollouts that are not in it"
         )
-    if not math.isfinite(advantages[invoke_id]):
-        raise ConfigurationError(
-            "advantages", f"has {advantages[invoke_id]!r} for {invoke_id}, which is no finite number"
-        )
-    return advantages[invoke_id]
+    return _finite(invoke_id, advantages[invoke_id])
+
+
+def _finite(invoke_id: str, advantage: float) -> float:
+    if not torch.tensor(advantage, dtype=torch.float32).isfinite():
+        raise ConfigurationError("advantages", f"is {advantage!r} for {invoke_id}, no finite number in float32")
+    return advantage
+
+
+def _where(mask: Tensor, value: float) -> Tensor:
+    return torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(mask, value)
 
 
 def _check_foretold(before: Tensor, loss_mask: Tensor, invoke_ids: Sequence[str]) -> None:

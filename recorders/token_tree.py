@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from jaz_actors.errors import RolloutRefused
 from jaz_actors.messages import VersionSpan
 from jaz_actors.recorders.deltas import common_prefix
 from jaz_actors.recorders.rollouts import Rollout, TokenTurn
+from jaz_actors.recorders.samples import check_trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,7 @@ def to_tree(rollouts: Iterable[Rollout]) -> TokenTree:
     root = _Node(None, 0, [])
     taken: list[Rollout] = []
     for rollout in rollouts:
-        if rollout.refused is not None:
-            raise RolloutRefused(rollout.invoke_id, rollout.refused)
+        check_trainable(rollout)
         leaf = root
         for turn in rollout.turns:
             leaf = _grown(leaf, turn, len(taken))

@@ -239,6 +239,28 @@ async def test_an_answer_broken_off_at_its_full_length_is_complete() -> None:
     assert len(server.calls_of("/generate")) == 1
 
 
+async def test_an_answer_that_ends_itself_at_its_full_length_has_ended() -> None:
+    """SGLang looks at the length before the stop ids."""
+    engine = Engine()
+    engine.finish = {"type": "length", "length": 3}
+    async with fake_server(engine) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), sampling=Sampling(max_new_tokens=3))
+        answer = await backend.complete(a_request())
+        await backend.aclose()
+    assert (answer.content, answer.finish_reason) == ("ok", "stop")
+    assert answer.tokens is not None
+    assert 256 not in answer.tokens.suffix_ids
+
+
+async def test_an_answer_too_deep_to_read_is_malformed() -> None:
+    deep = Reply(b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    async with fake_server(Engine(deep)) as server:
+        backend = SGLang(server.url, chat_format=ByteFormat(), retry=AT_ONCE)
+        with pytest.raises(MalformedResponse):
+            await backend.complete(a_request())
+        await backend.aclose()
+
+
 async def test_a_request_that_is_aborted_before_its_first_token_is_sent_again_but_not_for_ever() -> None:
     engine = Engine()
     engine.output, engine.finish = [], {"type": "abort", "message": "paused with abort"}

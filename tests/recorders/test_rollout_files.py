@@ -34,23 +34,39 @@ values = st.recursive(
 )
 
 
+def spans(draw: st.DrawFn, kind: Any, count: int) -> tuple[Any, ...]:
+    """None at all, or two that cover `count` ids."""
+    if draw(st.booleans()):
+        return ()
+    cut = draw(st.integers(0, count))
+    labels = [draw(st.none() | text) for _ in range(4)]
+    return (kind(0, cut, *labels[:2]), kind(cut, count, *labels[2:]))
+
+
 @st.composite
-def any_turns(draw: st.DrawFn) -> TokenTurn:
-    output = draw(ids)
-    return TokenTurn(
-        draw(whole),
-        draw(whole),
-        draw(ids),
-        output,
-        draw(st.lists(finite, min_size=len(output), max_size=len(output))),
-        tuple(draw(st.lists(st.builds(VersionSpan, whole, whole, st.none() | text, st.none() | text), max_size=2))),
-        tuple(draw(st.lists(st.builds(Segment, whole, whole, st.none() | text, st.none() | text), max_size=2))),
-        draw(st.sampled_from(["stop", "length", "abort", "content_filter", "unknown"])),
-        draw(st.none() | st.builds(Span, whole, whole)),
-        draw(st.booleans()),
-        draw(text),
-        draw(st.dictionaries(text, values, max_size=3)),
-    )
+def any_turns(draw: st.DrawFn) -> tuple[TokenTurn, ...]:
+    """Sound ones, with every value that a field can have."""
+    made: list[TokenTurn] = []
+    for iteration in sorted(draw(st.sets(st.integers(0, 2**63 - 1), max_size=3))):
+        output = draw(ids)
+        count = len(output)
+        made.append(
+            TokenTurn(
+                iteration,
+                draw(st.integers(0, made[-1].length)) if made else 0,
+                draw(ids),
+                output,
+                draw(st.lists(finite, min_size=count, max_size=count)),
+                spans(draw, VersionSpan, count),
+                spans(draw, Segment, count),
+                draw(st.sampled_from(["stop", "length", "abort", "content_filter", "unknown"])),
+                draw(st.none() | st.integers(0, count).map(lambda end: Span(end // 2, end))),
+                draw(st.booleans()),
+                draw(text),
+                draw(st.dictionaries(text, values, max_size=3)),
+            )
+        )
+    return tuple(made)
 
 
 any_rollouts = st.builds(
@@ -58,7 +74,7 @@ any_rollouts = st.builds(
     text,
     st.none() | text,
     whole,
-    st.lists(any_turns(), max_size=3).map(tuple),
+    any_turns(),
     st.sampled_from(["completed", "raised", "aborted", "failed", "unfinished"]),
     st.none() | whole,
     st.none() | text,
@@ -149,6 +165,13 @@ def test_reading_does_not_hold_the_file(kind: str, tmp_path: Path) -> None:
     reading.close()  # type: ignore[attr-defined]
 
 
+def nested(depth: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
@@ -157,6 +180,13 @@ def test_reading_does_not_hold_the_file(kind: str, tmp_path: Path) -> None:
         ("parquet", {"turns": (TokenTurn(0, 0, [2**64], [], []),)}),
         ("jsonl", {"turns": (TokenTurn(0, 0, [], [1], [float("nan")]),)}),
         ("parquet", {"turns": (TokenTurn(0, 0, [], [1], [float("-inf")]),)}),
+        ("jsonl", {"turns": (TokenTurn(0, 0, [], [1], []),)}),
+        ("parquet", {"turns": (TokenTurn(0, 7, [], [], []),)}),
+        ("parquet", {"turns": (TokenTurn(1, 0, [], [], []), TokenTurn(1, 0, [], [], []))}),
+        ("jsonl", {"turns": (TokenTurn(0, 0, [], [1], [-0.5], (VersionSpan(0, 2, "1", "1"),)),)}),
+        ("jsonl", {"reward": float("nan")}),
+        ("parquet", {"status": "bogus"}),
+        ("jsonl", {"turns": (TokenTurn(0, 0, [], [], [], sampling={"x": nested(100_000)}),)}),
     ],
 )
 def test_what_cannot_be_written_is_named_and_the_rest_is_kept(kind: str, wrong: dict[str, Any], tmp_path: Path) -> None:
@@ -251,3 +281,69 @@ def test_many_turns_cost_what_was_said(kind: str, tmp_path: Path) -> None:
         save_rollouts([Rollout("r:0", None, 1, made, "completed")], path)
         sizes[turns] = stored(path)[0]
     assert sizes[128] <= 1.1 * 8 * sizes[16]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from tests.recorders.test_rollout_files import numbered
+from jaz_actors.errors import RolloutFileError
+from jaz_actors.recorders.rollout_files import RolloutWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+refused = 0
+try:
+    with RolloutWriter(sys.argv[1], group_rollouts=1) as writer:
+        for number, rollout in enumerate(numbered(12, 50)):
+            most = 1500 if number == 5 else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+            try:
+                writer.write(rollout)
+            except RolloutFileError:
+                refused += 1
+except RolloutFileError:
+    print(refused, writer.count)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_failure_of_the_disk_nothing_is_published(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"r.{kind}"
+    save_rollouts(numbered(1), path)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, path], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["7", "5"]
+    assert list(read_rollouts(path)) == numbered(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cancelling_a_stream_waits_for_the_write_and_is_a_cancellation(kind: str, tmp_path: Path) -> None:
+    async def many() -> AsyncIterator[Rollout]:
+        for rollout in numbered(10_000, 400):
+            yield rollout
+
+    async def main() -> None:
+        for number in range(6):
+            path = tmp_path / f"{number}.{kind}"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(stream_rollouts(many(), path), 0.02 * (number + 1))
+            assert not path.exists()
+
+    asyncio.run(main())
+
+
+def test_a_flipped_bit_in_a_page_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    save_rollouts(numbered(20, 200), path)
+    whole = path.read_bytes()
+    page = pyarrow.parquet.ParquetFile(path).metadata.row_group(0).column(5)
+    at = page.data_page_offset + page.total_compressed_size - 3
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(RolloutFileError, match="damaged"):
+        list(read_rollouts(path))
+
+
+def test_a_name_that_is_no_file_is_refused() -> None:
+    for name in ("/", "", "."):
+        with pytest.raises(RolloutFileError):
+            RolloutWriter(name)

@@ -62,6 +62,26 @@ def test_a_child_without_a_reward_has_no_advantage_and_changes_none() -> None:
     assert advantages([*made, child, failed], scale=False) == alone
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_spoils_no_group(wrong: float) -> None:
+    made = [one("r:0", 1.0), one("r:1", wrong), one("r:2", 0.0)]
+    with pytest.raises(ConfigurationError, match="r:1"):
+        advantages(made)
+    with pytest.raises(ConfigurationError, match="r:1"):
+        totals(made)
+
+
+def test_rewards_near_the_end_of_floats_have_advantages() -> None:
+    found = advantages([one("r:0", 1e200), one("r:1", 0.0), one("r:2", 1e308), one("r:3", 1e308)])
+    assert all(map(math.isfinite, found.values()))
+    assert found["r:1"] < found["r:2"] == found["r:3"]
+    assert totals([one("r:2", 1e308), one("r:3", 1e308)]).mean_reward == pytest.approx(1e308)
+
+
+def test_an_answer_of_a_server_that_is_behind_is_as_old_as_its_weights() -> None:
+    assert staleness(one("r:0", None, (1,), VersionSpan(0, 2, "2", "1")), ["1", "2"]) == 1
+
+
 def test_one_alone_has_none_over_itself() -> None:
     assert advantages([one("r:0", 3.0)]) == {"r:0": 0.0}
 

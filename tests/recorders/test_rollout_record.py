@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import msgspec
 import pytest
 
 from jaz_actors import ConfigOverride, Hook, Recorder, RolloutRecorder, Scripted, ainvoke, amap, errors, start
@@ -328,6 +329,54 @@ async def test_a_cancelled_invocation_has_the_tokens_that_it_was_given(tmp_path:
     (rollout,) = recorder.rollouts
     assert (rollout.status, rollout.refused, len(rollout.turns)) == ("aborted", None, 2)
     check([rollout], log)
+
+
+async def test_tokens_that_contradict_themselves_are_not_to_be_trained_on(tmp_path: Path) -> None:
+    class Liar(Sampling):
+        async def complete(self, request: CompletionRequest) -> Completion:
+            completion = await super().complete(request)
+            assert completion.tokens is not None
+            short = msgspec.structs.replace(completion.tokens, logprobs=completion.tokens.logprobs[1:])
+            return msgspec.structs.replace(completion, tokens=short)
+
+    with ConfigOverride(backend=Liar(three_turns, tmp_path / "log")), RolloutRecorder(tmp_path / "run") as recorder:
+        await ainvoke(task="t")
+    (rollout,) = recorder.rollouts
+    assert rollout.refused is not None
+    assert "logprobs" in rollout.refused
+    with pytest.raises(errors.RolloutRefused, match="logprobs"):
+        to_flat(rollout)
+
+
+async def test_following_ends_also_where_the_record_was_lost(tmp_path: Path) -> None:
+    class Lost(RolloutRecorder):
+        async def _end_notes(self) -> None:
+            raise errors.RecorderLost("journal", "gone")
+
+    followed: list[str] = []
+
+    async def follow(recorder: RolloutRecorder) -> None:
+        followed.extend([rollout.path async for rollout in recorder.follow()])
+
+    with ConfigOverride(backend=Sampling(three_turns, tmp_path / "log")):
+        with pytest.raises(errors.RecorderLost), Lost(tmp_path / "run") as recorder:  # noqa: PT012  what its end raises
+            following = asyncio.create_task(follow(recorder))
+            key = fresh_key()
+            await ainvoke(task="t", key=key)
+            recorder.set_reward(key, 1.0)
+        async with asyncio.timeout(20):
+            await following
+    assert len(followed) == 1
+
+
+async def test_rollouts_of_several_journals_come_as_they_ended(tmp_path: Path) -> None:
+    backend = Sampling(three_turns, tmp_path / "log")
+    with ConfigOverride(backend=backend), RolloutRecorder(tmp_path / "run", shards=2) as recorder:
+        for i in range(6):
+            await ainvoke(task="t", i=i)
+    ended = [rollout.ended_at or 0.0 for rollout in recorder.rollouts]
+    assert len(list((tmp_path / "run").glob("journal-*"))) == 2
+    assert ended == sorted(ended)
 
 
 class Edits(Hook):

@@ -177,7 +177,7 @@ def test_a_turn_sample_is_of_its_rollout() -> None:
     assert (len(sample.prompt_ids), sample.turn.iteration, sample.reward) == (2 * 48 + 40, 2, None)
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), "1", [1.0]])
+@pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), 10**400, "1", [1.0]])
 def test_a_reward_that_is_no_number_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="reward"):
         with_reward(a_long_rollout(1), wrong)

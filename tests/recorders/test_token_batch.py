@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaz_actors.errors import ConfigurationError, RolloutRefused
 from jaz_actors.recorders.rollout_dataset import RolloutDataset, TokenBudgetSampler
 from jaz_actors.recorders.rollouts import Rollout, TokenTurn
 from jaz_actors.recorders.samples import to_pieces, to_turn_samples
-from jaz_actors.recorders.token_batch import IGNORED, PackedBatch, TokenBatch, pack, tree_batch
+from jaz_actors.recorders.token_batch import IGNORED, PackedBatch, TokenBatch, TrainingSample, pack, tree_batch
 from jaz_actors.recorders.token_tree import to_tree
 from tests.recorders.rollout_streams import many
 
@@ -91,6 +92,7 @@ def test_packed_samples_are_told_as_if_each_were_alone(model: Any, made: list[Ro
     assert batch.cu_seqlens.tolist() == [0, *torch.tensor([len(piece.ids) for piece in pieces]).cumsum(0).tolist()]
     assert batch.max_seqlen == max(len(piece.ids) for piece in pieces)
     assert batch.cu_seqlens.dtype == torch.int32
+    assert batch.labels.tolist() == batch.input_ids.where(batch.loss_mask, IGNORED).tolist()
 
 
 @given(many())
@@ -118,7 +120,7 @@ def with_mask(model: Any, batch: TokenBatch) -> torch.Tensor:
 def assert_same_ids(batch: TokenBatch, rollouts: list[Rollout]) -> None:
     sampled = [i for rollout in rollouts for turn in rollout.turns for i in turn.output_ids]
     logprobs = [p for rollout in rollouts for turn in rollout.turns for p in turn.logprobs]
-    assert sorted(batch.labels[batch.labels != IGNORED].tolist()) == sorted(sampled)
+    assert sorted(batch.input_ids[batch.loss_mask].tolist()) == sorted(sampled)
     assert sorted(batch.logprobs[batch.loss_mask].tolist()) == sorted(logprobs)
     assert not batch.logprobs[~batch.loss_mask].any()
     assert not batch.advantages[~batch.loss_mask].any()
@@ -198,7 +200,7 @@ def test_what_cannot_be_trained_on_is_refused_by_name() -> None:
         RolloutDataset([rollout_of("r:8", 1, 1)], {})
     with pytest.raises(ConfigurationError, match="r:8"):
         tree_batch(to_tree([rollout_of("r:8", 1, 1)]), {})
-    for wrong in (math.nan, -math.inf):
+    for wrong in (math.nan, -math.inf, 1e300):
         with pytest.raises(ConfigurationError, match="r:8"):
             RolloutDataset([rollout_of("r:8", 1, 1)], {"r:8": wrong})
     after_nothing = rollout_of("r:9", 0, 2)
@@ -212,6 +214,24 @@ def test_what_cannot_be_trained_on_is_refused_by_name() -> None:
         pack([])
     with pytest.raises(ConfigurationError, match="tree"):
         tree_batch(to_tree([]), {})
+
+
+def test_numbers_are_float32_whatever_the_default() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        batch = pack([RolloutDataset([rollout_of("r:0", 1, 1)], {"r:0": 0.7071})[0]])
+        tree = tree_batch(to_tree([rollout_of("r:0", 1, 1)]), {"r:0": 0.7071})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one in (batch, tree):
+        assert one.advantages.tolist() == [[0.0, pytest.approx(0.7071, abs=1e-7)]]
+        assert {t.dtype for t in (one.logprobs, one.temperatures, one.advantages)} == {torch.float32}
+
+
+def test_a_sample_whose_fields_differ_in_length_is_refused() -> None:
+    (sample,) = to_pieces(rollout_of("r:0", 1, 2))
+    with pytest.raises(ConfigurationError, match="r:0"):
+        TrainingSample.of(dataclasses.replace(sample, logprobs=[0.0, -0.5]), 1.0)
 
 
 def test_an_answer_without_ids_is_no_sample() -> None:
